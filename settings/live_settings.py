@@ -42,12 +42,12 @@ class LiveSettings:
         """Return a copy with these values; raise SettingsError with all problems at once."""
         parsed: dict[str, Any] = {}
         problems = []
+        live = {RATE_FACTOR: RATE_SETTING, **{key: SETTINGS[key] for key in LIVE_KEYS}}
         for key, value in values.items():
             try:
-                if key == RATE_FACTOR or key in LIVE_KEYS:
-                    parsed[key] = SETTINGS.get(key, RATE_SETTING).read(value)
-                else:
-                    problems.append(f"'{key}' can't be changed during a run.")
+                parsed[key] = live[key].read(value)
+            except KeyError:
+                problems.append(f"'{key}' can't be changed during a run.")
             except ValueError as error:
                 problems.append(str(error))
         if problems:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -59,7 +59,17 @@ def read_table(path: Path, name: str) -> Table:
     words += f", {dialect.quote} as the quote character" if dialect.quote else ", no quote character"
     words += f", {'column names' if dialect.has_header else 'no column names'} in the first line"
     words += "" if dialect.has_header else ", so the columns are numbered"
-    return Table(name, "line", lambda: _rows(open_text, dialect), notes, words)
+
+    def rows() -> Iterator[Row]:
+        header_due = dialect.has_header
+        with open_text() as stream:
+            for number, cells in _numbered_cells(stream, dialect):
+                if isinstance(cells, csv.Error) or any(cell and not cell.isspace() for cell in cells):
+                    if not header_due:
+                        yield _to_row(number, cells, dialect)
+                    header_due = header_due and isinstance(cells, csv.Error)
+
+    return Table(name, "line", rows, notes, words)
 
 
 def _detect_dialect(head: str, name: str) -> Dialect:
@@ -132,17 +142,6 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     if any(cell.endswith((".", "?", "!")) for cell in first):
         return False
     return bool(others) and (len(first) > 1 or " " not in first[0])
-
-
-def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
-    """Each row, numbered by the line where it begins."""
-    header_due = dialect.has_header
-    with open_text() as stream:
-        for number, cells in _numbered_cells(stream, dialect):
-            if isinstance(cells, csv.Error) or any(cell and not cell.isspace() for cell in cells):
-                if not header_due:
-                    yield _to_row(number, cells, dialect)
-                header_due = header_due and isinstance(cells, csv.Error)
 
 
 def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:

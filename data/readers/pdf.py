@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count
@@ -22,8 +23,7 @@ PageBlocks = list[str]
 
 def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of the document, page by page, and a note where the file had to be repaired."""
-    import pymupdf
-
+    pymupdf: Any = importlib.import_module("pymupdf")
     pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors
     with pymupdf.open(stream.name, filetype="pdf") as document:
         if document.needs_pass:

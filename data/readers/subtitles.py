@@ -31,35 +31,31 @@ def read_subtitles(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[
             f"{name} has no timestamps, so it is not a subtitle file. If it is plain text, rename it to end in "
             ".txt."
         )
-    # Lines that share a sentence are joined: the first has no stop yet, and no speaker or sentence begins.
-    lines: list[str] = []
-    for line in _speech_lines(text):
-        before = lines[-1] if lines else "."
-        goes_on = before.endswith(",") or line[0].islower() or PRONOUN.match(line) is not None
-        if before[-1] not in STOPS and not DASH.match(line) and goes_on:
-            lines[-1] += f" {line}"
-        else:
-            lines.append(line)
-    return [Paragraph(line, line=True) for line in lines], notes
-
-
-def _speech_lines(text: str) -> Iterator[str]:
-    """What is said, by one speaker each."""
     subtitles = [lines for lines in _split_subtitles(text.split("\n")) if lines]
     # Rolling subtitles mostly begin with the line that was shown last: it is not said again.
     repeats = [before[-1] == lines[0] for before, lines in pairwise(subtitles) if len(lines) > 1]
     are_rolling = bool(repeats) and sum(repeats) >= len(repeats) / 2
+    speeches: list[str] = []  # what is said, by one speaker each
     last = ""
     for lines in subtitles:
-        speech = ""
+        begins = True
         for line in lines[are_rolling and lines[0] == last :]:
-            if speech and DASH.match(line):
-                yield speech
-                speech = ""
-            speech += joint(speech, line) + line if speech else line
-        if speech:
-            yield speech
+            if begins or DASH.match(line):
+                speeches.append(line)
+            else:
+                speeches[-1] += joint(speeches[-1], line) + line
+            begins = False
         last = lines[-1]
+    # Those that share a sentence are joined: the first has no stop yet, and no speaker or sentence begins.
+    joined: list[str] = []
+    for line in speeches:
+        before = joined[-1] if joined else "."
+        goes_on = before.endswith(",") or line[0].islower() or PRONOUN.match(line) is not None
+        if before[-1] not in STOPS and not DASH.match(line) and goes_on:
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return [Paragraph(line, line=True) for line in joined], notes
 
 
 def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
