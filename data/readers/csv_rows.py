@@ -26,7 +26,6 @@ MAX_CELL_CHARS = 6_000_000  # a little more than a row may have
 MAX_NAME_CHARS = 60
 EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
-Cells = list[str] | csv.Error
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,24 @@ def read_table(path: Path, name: str) -> Table:
     words += "" if dialect.has_header else ", so the columns are numbered"
 
     def rows() -> Iterator[Row]:
-        header_due = dialect.has_header
+        header_due, skipped = dialect.has_header, dialect.skipped_lines
         with open_text() as stream:
-            for number, cells in _numbered_cells(stream, dialect):
+            for _ in range(skipped):
+                stream.readline()
+            reader = _reader(stream, dialect.separator, dialect.quote)
+            while True:
+                number = skipped + reader.line_num + 1  # of the line where the row begins
+                try:
+                    cells: list[str] | csv.Error = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    cells = error
+                    if skipped + reader.line_num > number:  # the rows in these lines must not be lost unnoticed
+                        raise DataError(
+                            f"{name}, line {number}: an opening {dialect.quote} has no closing {dialect.quote}, "
+                            f"or a cell contains one. Write it twice ({2 * dialect.quote}) inside of a cell."
+                        ) from error
                 if isinstance(cells, csv.Error) or any(cell and not cell.isspace() for cell in cells):
                     if not header_due:
                         yield _to_row(number, cells, dialect)
@@ -113,7 +127,7 @@ def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool
     return rows, True
 
 
-def _reader(lines: Iterable[str], separator: str, quote: str) -> Iterator[list[str]]:
+def _reader(lines: Iterable[str], separator: str, quote: str) -> Any:
     options: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     return csv.reader(lines, strict=True, delimiter=separator, **options)
 
@@ -144,45 +158,7 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return bool(others) and (len(first) > 1 or " " not in first[0])
 
 
-def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:
-    """The cells of each row, or the error in it, with the line where it begins."""
-    for _ in range(dialect.skipped_lines):
-        stream.readline()
-    number = dialect.skipped_lines + 1
-    taken, given_back = list[str](), list[str]()  # lines of the row that is being read; of the next one
-
-    def lines() -> Iterator[str]:
-        while line := given_back.pop() if given_back else stream.readline():
-            taken.append(line)
-            yield line
-
-    reader = _reader(lines(), dialect.separator, dialect.quote)
-    tabs = len(dialect.names) - 1 if dialect.separator == "\t" else 0
-    while (cells := _next_cells(reader)) is not None:
-        # Hardly a cell has as many tabs in each of its lines as a row has.
-        hold_rows = tabs > 0 and all(line.count("\t") == tabs for line in taken)
-        if len(taken) > 1 and (isinstance(cells, csv.Error) or hold_rows):
-            # The first line may have a quote that is never closed, so each of these lines is read as a row of its
-            # own. The last one comes again, because it may begin a row of several lines, too.
-            given_back.append(taken.pop())
-            reader = _reader(lines(), dialect.separator, dialect.quote)  # the old one may be at its end
-            for place, line in enumerate(taken, start=number):
-                yield place, _next_cells(_reader([line], dialect.separator, dialect.quote)) or []
-        else:
-            yield number, cells
-        number += len(taken)
-        taken.clear()
-
-
-def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
-    """The cells of the next row, or the error in it; None after the last row."""
-    try:
-        return next(reader, None)
-    except csv.Error as error:
-        return error
-
-
-def _to_row(number: int, cells: Cells, dialect: Dialect) -> Row:
+def _to_row(number: int, cells: list[str] | csv.Error, dialect: Dialect) -> Row:
     """A row by the names of its columns, or what is wrong with it in plain words."""
     names, quote = dialect.names, dialect.quote
     if isinstance(cells, csv.Error):
