@@ -13,7 +13,6 @@ from typing import Any
 from .definitions import SETTINGS
 
 WORD = re.compile(r"[^\W_]+")
-SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -92,12 +91,6 @@ def foreign_value_hint(key: str, value: object) -> str:
     theirs = str(value).strip().casefold()
     if ours := _load_tables()["our_values"].get(key, {}).get(theirs, ""):
         return f"{value!r} is called {ours!r} in Training PRO."
-    if key == "eval_share" and (ratio := SPLIT_RATIO.fullmatch(theirs)):
-        training, validation = map(float, ratio.groups())
-        if 0 < validation < training:
-            share = validation / (training + validation)
-            ratio_hint = f"{value!r} is a ratio of training and validation data. Enter only the validation part"
-            return f"{ratio_hint}: {share:.4g}."
     sentence = _load_tables()["values"].get(key, {}).get(theirs, "")
     return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
 

@@ -117,11 +117,8 @@ def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
 
 def file_digest(file: Path, name: str) -> str:
     """A digest of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=20)
     with open_binary(file, name) as stream:
-        for chunk in _read_chunks(stream):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
 def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:

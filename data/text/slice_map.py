@@ -183,13 +183,9 @@ def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
 
 def join_maps(maps: Sequence[SliceMap]) -> SliceMap:
     """The map of a text by those of its parts."""
-    characters = [part.characters for part in maps]
-    places = np.cumsum([0, *characters])
-    cuts = [
-        (start + share * length) / places[-1]
-        for start, length, part in zip(places.tolist(), characters, maps, strict=False)
-        for share in part.hard_cuts
-    ]
+    places = np.cumsum([0, *(part.characters for part in maps)])
+    starts = zip(places.tolist(), maps, strict=False)
+    cuts = [(start + share * part.characters) / places[-1] for start, part in starts for share in part.hard_cuts]
     sums = {
         field.name: sum(getattr(part, field.name) for part in maps)
         for field in fields(SliceMap)
