@@ -1,7 +1,6 @@
-"""Settings files of the original Training PRO and of the webui's own tab.
+"""Settings files of the original Training PRO and of the webui's own tab, converted so that a run stays the same.
 
-Values are converted, not only renamed, so that an old run stays what it was. If a file is older than a key of its
-program, it gets what that program did before it had the key.
+A file that is older than a key of its program gets what that program did before it had the key.
 """
 
 from __future__ import annotations

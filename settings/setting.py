@@ -16,12 +16,7 @@ SettingKind = Literal["text", "texts", "names", "whole", "number", "yes/no", "ch
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `words` are special values besides those of its kind ('auto' for the cutoff).
-
-    A `free` choice also accepts the user's own names, or only a single one if `one` describes it. A `live` setting
-    may change during a run; a `fixed` one may not change even when the run is resumed. A number of steps that may
-    be a `share` of the run can be below 1.
-    """
+    """One setting."""
 
     key: str
     section: str
@@ -31,12 +26,12 @@ class Setting:
     help: str
     choices: Mapping[str, str] = field(default_factory=dict)
     bounds: tuple[float, float] | None = None
-    words: tuple[str, ...] = ()
-    free: bool = False
-    one: str = ""
-    live: bool = False
-    fixed: bool = False
-    share: bool = False
+    words: tuple[str, ...] = ()  # special values besides those of its kind ('auto' for the cutoff)
+    free: bool = False  # a choice that also accepts the user's own names
+    one: str = ""  # what a single name of the user's is, where a free choice accepts only one
+    live: bool = False  # may change during a run
+    fixed: bool = False  # may not change even when the run is resumed
+    share: bool = False  # a number of steps that may be a share of the run, which is below 1
     check: Callable[[Any], str] | None = None
 
     @property

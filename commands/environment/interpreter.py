@@ -1,7 +1,5 @@
-"""Provide a Python interpreter with the libraries that a command needs.
+"""Provide a Python interpreter with the libraries that a command needs: the user's as it is, or one in `.venv`.
 
-Nothing is installed into the interpreter that the user started: either it has the large libraries and is used as
-it is, or `.venv` next to script.py is made and the command continues in it.
 This file must be readable by old versions of Python 3, so that it can tell the user that they are too old.
 """
 

@@ -1,8 +1,7 @@
 """Choice of the torch build: from PyPI if it fits this machine, else from PyTorch's index.
 
-PyPI has CUDA builds for Linux and CPU builds for the other systems. So a Linux machine without a GPU would
-download gigabytes of CUDA for nothing, and the GPU of a Windows machine would stay unused. The registry is asked
-what it has, because a mirror may differ from PyPI.
+PyPI has CUDA builds for Linux and CPU builds for the other systems: a Linux machine without a GPU would download
+gigabytes for nothing, and the GPU of a Windows machine would stay unused. A mirror may differ, so it is asked.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     ChatGPT   mapping: {id: {parent, message: {author: {role}, content: {parts}}}}, current_node: the last one's id
     Claude    chat_messages: [{sender, content: [{type, text}]}]
 
-The messages of user and assistant are used. Everything else (system messages, tool calls, thoughts, pictures) is
-dropped and counted.
+All but the messages of user and assistant (tool calls, thoughts, pictures ...) is dropped and counted.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def read_json(path: Path, name: str) -> Table:
         lines = [line for line in text.split("\n", 20)[:20] if line.strip()][:2]
         if len(lines) == 2 and isinstance(_parse_or_none(lines[0]), dict):
             note = f"{name} has one row per line, so it was read as JSONL."
-            return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, note))
+            return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{name} {_limit_problem(error)}") from error
@@ -154,7 +154,7 @@ def read_jsonl(path: Path, name: str) -> Table:
     # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
         text, notes = text_files.read_text(path, name)
-        return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
+        return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), notes)
     beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()
     is_array = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning  # an indented object
     if beginning.startswith(b"["):  # an array, unless the first line is a whole row, with more lines after it
@@ -168,37 +168,33 @@ def read_jsonl(path: Path, name: str) -> Table:
 
     def rows() -> Iterator[Row]:
         with text_files.open_binary(path, name) as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    yield Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
-                    continue
-                yield from _row_of_line(number, text)
+            yield from _rows_of_lines(file)
 
     return Table(name, "line", rows)
 
 
-def _text_rows(lines: Iterable[str]) -> Iterator[Row]:
+def _rows_of_lines(lines: Iterable[str | bytes]) -> Iterator[Row]:
+    """The row of each line that is not blank; in place of a broken one, what is wrong with it."""
     for number, line in enumerate(lines, start=1):
-        yield from _row_of_line(number, line)
-
-
-def _row_of_line(number: int, line: str) -> Iterator[Row]:
-    if not line or line.isspace():
-        return
-    try:
-        yield _to_row(number, json.loads(line))
-    except json.JSONDecodeError as error:
-        problem = f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
-        if line.strip() in ("{", "["):
-            problem = (
-                "starts an object that does not end on the same line. Put each row on one line, or save all rows "
-                "as an array in a .json file."
-            )
-        yield Row(number, {}, problem)
-    except (RecursionError, ValueError) as error:
-        yield Row(number, {}, _limit_problem(error))
+        text = ""
+        try:
+            text = line if isinstance(line, str) else line.decode("utf-8-sig" if number == 1 else "utf-8")
+            if not text or text.isspace():
+                continue
+            row = _to_row(number, json.loads(text))
+        except UnicodeDecodeError as error:
+            row = Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
+        except json.JSONDecodeError as error:
+            problem = f"{_explain(error, text)}. Each row must be a complete JSON object on one line."
+            if text.strip() in ("{", "["):
+                problem = (
+                    "starts an object that does not end on the same line. Put each row on one line, or save all "
+                    "rows as an array in a .json file."
+                )
+            row = Row(number, {}, problem)
+        except (RecursionError, ValueError) as error:
+            row = Row(number, {}, _limit_problem(error))
+        yield row
 
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
