@@ -93,17 +93,13 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
 
 def find_folders(args: argparse.Namespace) -> Folders:
     """The folders in the working folder: the given one, that of the webui around us, or ./user_data."""
-    folder = args.user_data
-    if folder is None:
-        above = ROOT.parent
-        in_extensions = above.name == "extensions"
-        inside = above.parent / "user_data"
-        if in_extensions and above.parent.name == "user_data":
-            folder = above.parent
-        elif in_extensions and inside.is_dir() and (above.parent / "server.py").is_file():
-            folder = inside
-        else:
-            folder = Path("user_data")
+    folder = args.user_data or Path("user_data")
+    above = ROOT.parent.parent  # of the folder of extensions: the webui, or its user_data
+    if args.user_data is None and ROOT.parent.name == "extensions":
+        if above.name == "user_data":
+            folder = above
+        elif (above / "user_data").is_dir() and (above / "server.py").is_file():
+            folder = above / "user_data"
     if safe_paths.has_impossible_character(str(folder.resolve())):
         raise SavingError(
             f"The path of the working folder, {quote(folder.resolve())}, is not valid UTF-8. Rename the folder."

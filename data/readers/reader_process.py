@@ -157,7 +157,9 @@ class ReaderProcess:
             self._start(budget.name)
         request: Any = [function, arguments]
         self._budget, characters = budget, 0
-        begun = sum(self._meter.cpu_times()[:2]) if self._meter else 0.0
+        begun = 0.0
+        with suppress(Exception):  # psutil is missing, or the process has ended
+            begun = sum(self._meter.cpu_times()[:2])
         while True:
             with suppress(OSError, ValueError, AttributeError):  # it has ended: the answer says so
                 self._process.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
@@ -184,7 +186,7 @@ class ReaderProcess:
             verdict: TrainingProError | None = None
             if self._is_stopped():
                 verdict = StoppedError(f"Stopped while reading {budget.name}.")
-            with suppress(Exception):  # psutil is missing, or the process has ended
+            with suppress(Exception):  # as above
                 if self._meter.memory_info().rss > budget.memory:
                     verdict = verdict or budget.exceeded("memory")
                 elif sum(self._meter.cpu_times()[:2]) - begun > budget.seconds + SPARE_SECONDS:
