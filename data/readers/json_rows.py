@@ -152,7 +152,7 @@ def read_jsonl(path: Path, name: str) -> Table:
         head = file.read(4096)
     text_files.refuse_other_formats(head, name)
     # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text, notes = text_files.read_text(path, name)
         return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), notes)
     beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()

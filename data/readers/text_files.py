@@ -6,7 +6,6 @@ import codecs
 import hashlib
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -55,7 +54,6 @@ LATIN_ALPHABETS = {  # the letters of each language tell these four code pages a
     "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
-NON_TEXT_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
 NON_ASCII_RUN = re.compile(rb"[\x80-\xff]+")
 TELLING_RUNS = 100_000  # of bytes beyond ASCII that tell broken UTF-8 from other encodings
 NON_ASCII = re.compile(rb"[\x80-\xff]")
@@ -103,7 +101,7 @@ def normalize_chunks(chunks: Iterable[str]) -> Iterator[str]:
 
 
 @contextmanager
-def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
+def open_binary(file: Path, name: str) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes; an OSError becomes a DataError."""
     try:
         with file.open("rb") as stream:
@@ -147,15 +145,14 @@ def _detect_encoding(stream: BinaryIO, name: str) -> tuple[str, tuple[str, ...],
     head = stream.read(SAMPLE_BYTES)
     refuse_other_formats(head, name)
     marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if head.startswith(mark)), None)
-    encoding, is_broken = marked or _detect_utf_16(head), False
-    if not encoding:
+    encoding, is_broken = marked or "utf-8", False
+    if not marked:
         controls = len(head) - len(head.translate(None, CONTROL_BYTES))
         if controls > MAX_CONTROL_SHARE * len(head):
             raise DataError(
                 f"{name} is not text: {controls} of its first {len(head)} bytes are control characters. "
                 "Save its text as a .txt file (UTF-8), and use that file instead."
             )
-        encoding = "utf-8"
     if encoding.startswith("utf-8"):
         # Any byte may be the first that is not UTF-8, so all of a UTF-8 file is decoded once.
         decoder = codecs.getincrementaldecoder(encoding)()
@@ -184,20 +181,6 @@ def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
     stream.seek(0)
     while chunk := stream.read(READ_BYTES):
         yield chunk
-
-
-def _detect_utf_16(data: bytes) -> str | None:
-    """UTF-16 without a byte order mark, recognized by zeros in every second byte."""
-    sample = data[:SAMPLE_BYTES]
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
-    if len(data) % 2 or max(even, odd) < max(1, len(sample) // 8):
-        return None
-    encoding = "utf-16-le" if odd > even else "utf-16-be"
-    letters = sample.decode(encoding, errors="replace")
-    invalid = sum(
-        unicodedata.category(letter) in NON_TEXT_CATEGORIES and letter not in "\n\r\t\f" for letter in letters
-    )
-    return encoding if invalid <= MAX_CONTROL_SHARE * len(letters) else None
 
 
 def refuse_other_formats(data: bytes, name: str) -> None:
