@@ -21,9 +21,7 @@ BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05  # of a database, o
 # Bytes 18 and 19 of a file in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3.3).
 WAL_VERSION = 2
 WAL_SUFFIX = "-wal"
-ALLOWED_ACTIONS = frozenset(
-    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
-)
+ALLOWED_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 PARQUET_BATCH_ROWS, PARQUET_PART_BYTES = 256, 4_000_000
 
 
