@@ -10,7 +10,7 @@ from ..core.errors import SettingsError
 from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
 from ..settings.parsing import training_settings
-from ..train_utils import format_count, format_times_range
+from ..train_utils import format_count
 from . import options
 from .environment import interpreter
 from .options import say
@@ -79,15 +79,9 @@ def run_slice(arguments: Sequence[str]) -> int:
         figures = build_slice_map(sliced)
         kinds = {"block": figures.blocks, "overlap block": figures.overlaps, "DEMENTOR window": figures.windows}
         blocks = ", ".join(format_count(number, word) for word, number in kinds.items() if number)
-        seen = figures.seen
-        times = format_times_range(seen.least, seen.most)
-        if seen.least != seen.most:
-            times += f" ({seen.mean:g} on average)"
         say(
             f"{text.name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. "
-            f"Blocks consist of {figures.contents}. In each epoch, the model trains on {figures.trained_tokens} "
-            f"tokens ({figures.growth:.2f} times the text) and sees each {figures.unit_name} {times}. "
+            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}; {figures.words}. "
             f"{figures.proof}."
         )
     return 0

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.findings import Finding, Suggestion, sort_findings, texts
-from ...train_utils import format_count, format_times_range, plural
+from ...train_utils import format_count, plural
 from ..examples import Examples, TextSource, batch_order, group_parts
 from ..load import ResolvedSettings
 from ..text import (
@@ -17,10 +17,9 @@ from ..text import (
     SliceMap,
     build_slice_map,
     combine_coverage,
-    describe_contents,
+    describe_slicing,
     describe_units,
     join_maps,
-    unit_name,
 )
 from .estimates import DiskEstimate, MemoryEstimate
 from .preview import ExamplePreview
@@ -285,11 +284,8 @@ def _describe_source(source: SourceReport) -> Iterator[str]:
             f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
             f"characters lost: {text.characters_lost}{lost_reason}"
         )
-        yield (
-            f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
-            f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} per "
-            f"epoch; an epoch has {source.growth:.2f} times as many tokens as the text"
-        )
+        counts = text.sentences, text.lines, text.parts_by_lines, text.parts
+        yield f"  {describe_slicing(*counts, text.seen_least, text.seen_most, source.growth)}"
     if rows := source.rows:
         excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
         longest, second = source.lengths.longest, source.lengths.second

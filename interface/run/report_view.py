@@ -15,7 +15,7 @@ from ...core.findings import Suggestion
 from ...records.report import svg
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
-from ...train_utils import format_count, format_times_range, plural, size
+from ...train_utils import format_count, plural, size
 from ..base import (
     Form,
     PageContext,
@@ -320,10 +320,5 @@ def _row_cells(source: SourceReport, rows: RowReport) -> list[str]:
 
 
 def _map_html(name: str, sliced: SliceMap) -> str:
-    seen = sliced.seen
-    caption = (
-        f"{name}: blocks consist of {sliced.contents}. The model sees each {sliced.unit_name} "
-        f"{format_times_range(seen.least, seen.most)} per epoch. An epoch has {sliced.growth:.2f} times as "
-        f"many tokens as the text has. {sliced.proof}."
-    )
-    return f"{markup.paragraph(caption, quiet=True)}{slice_map_svg(sliced)}"
+    caption = markup.paragraph(f"{name}: {sliced.words}. {sliced.proof}.", quiet=True)
+    return f"{caption}{slice_map_svg(sliced)}"
