@@ -12,6 +12,9 @@ from typing import Any
 
 from .definitions import SETTINGS
 
+TABLES: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
+)
 WORD = re.compile(r"[^\W_]+")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
@@ -27,24 +30,15 @@ class Named:
 
 
 @cache
-def _load_tables() -> dict[str, dict[str, Any]]:
-    tables: dict[str, dict[str, Any]] = json.loads(
-        Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
-    )
-    return tables
-
-
-@cache
 def load_names() -> tuple[Named, ...]:
     """Everything that has a name: the settings in the order of their declaration, then buttons."""
-    tables = _load_tables()
     settings = [
-        Named(key, s.label, tables["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
+        Named(key, s.label, TABLES["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
         for key, s in SETTINGS.items()
     ]
     buttons = [
         Named(key, names["label"], {of: words for of, words in names.items() if of != "label"})
-        for key, names in tables["buttons"].items()
+        for key, names in TABLES["buttons"].items()
     ]
     return (*settings, *buttons)
 
@@ -89,15 +83,15 @@ def foreign_value_hint(key: str, value: object) -> str:
         return ""
     # A switch of another program may be true in JSON and the word "true" on a command line.
     theirs = str(value).strip().casefold()
-    if ours := _load_tables()["our_values"].get(key, {}).get(theirs, ""):
+    if ours := TABLES["our_values"].get(key, {}).get(theirs, ""):
         return f"{value!r} is called {ours!r} in Training PRO."
-    sentence = _load_tables()["values"].get(key, {}).get(theirs, "")
+    sentence = TABLES["values"].get(key, {}).get(theirs, "")
     return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
 
 
 def our_presets(name: str) -> list[str]:
     """The names of our presets for one of Void Trainer's: several where its name says no size; else none."""
-    presets: dict[str, list[str]] = _load_tables()["void_presets"]
+    presets: dict[str, list[str]] = TABLES["void_presets"]
     return next((ours for theirs, ours in presets.items() if theirs.casefold() == name.casefold()), [])
 
 
@@ -110,10 +104,10 @@ def preset_hint(value: object) -> str:
 
 def our_key(key: str) -> str:
     """The key of the setting that another program calls `key`; empty if there is none."""
-    tables = _load_tables()["settings"]
+    tables = TABLES["settings"]
     return next((ours for ours in SETTINGS if any(key in names for names in tables.get(ours, {}).values())), "")
 
 
 def why_not_here(key: str) -> str:
     """What to do instead of a parameter of another program that is no setting here; empty for other names."""
-    return str(_load_tables()["not_here"].get(key, ""))
+    return str(TABLES["not_here"].get(key, ""))
