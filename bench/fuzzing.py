@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import marshal
+import json
 import os
 import random
 import re
@@ -162,13 +162,13 @@ def _case(_proof: Any, name: str) -> Iterator[None]:
     assert time.process_time() - began < HANG_SECONDS, name
 
 
-def _items_here(_process: Any, function: str, budget: Any, *arguments: Any) -> Iterator[Any]:
+def _items_here(_process: Any, function: str, _budget: Any, *arguments: Any) -> Iterator[Any]:
     """What the process that reads files makes, made in this one, so that atheris sees what the file reaches."""
     refusal, reader = _module("core.errors").DataError, _module("data.readers.reader_process")
-    for kind, data in reader.make_replies(function, arguments, budget):
+    for answer in reader.make_answers(function, arguments):
+        kind, value = json.loads(answer)
         if kind == "end":
             return
-        value = marshal.loads(data)
         if kind in ("refused", "failed"):
             raise refusal(value if kind == "refused" else value[0])
         yield value

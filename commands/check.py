@@ -10,7 +10,7 @@ from ..core.errors import SettingsError
 from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
 from ..settings.parsing import training_settings
-from ..train_utils import format_count, format_times_range
+from ..train_utils import format_count
 from . import options
 from .environment import interpreter
 from .options import say
@@ -19,20 +19,12 @@ from .train import add_settings, settings_and_problems
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; return 1 if its verdict is 'not ready'."""
-    parser = options.make_parser("check")
-    options.add_model(parser)
+    parser = options.make_parser("check", model=True, json="output one JSON object")
     parser.add_argument("--show", metavar="N", type=int, help="print N examples as the model will see them")
-    parser.add_argument(
-        "--from", dest="first", metavar="N", type=int, default=0, help="start at this example (the first is 1)"
-    )
-    parser.add_argument(
-        "--containing",
-        "--holding",
-        metavar="WORDS",
-        default="",
-        help="show only examples that contain these words",
-    )
-    parser.add_argument("--json", action="store_true", help="output one JSON object")
+    from_help = "start at this example (the first is 1)"
+    parser.add_argument("--from", dest="first", metavar="N", type=int, default=0, help=from_help)
+    containing_help = "show only examples that contain these words"
+    parser.add_argument("--containing", "--holding", metavar="WORDS", default="", help=containing_help)
     add_settings(parser)
     args = parser.parse_args(arguments)
     engine = options.make_engine(args)
@@ -53,10 +45,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_slice(arguments: Sequence[str]) -> int:
     """Print the blocks of a text to standard output and a summary to standard error."""
-    parser = options.make_parser("slice")
+    parser = options.make_parser("slice", model=True, json="output one JSON object per block")
     parser.add_argument("data", metavar="PATH", help=f"a text or document, or a folder of them: {LOOKUP_ORDER}")
-    options.add_model(parser)
-    parser.add_argument("--json", action="store_true", help="output one JSON object per block")
     flags.add_flags(parser, ("text",))
     args = parser.parse_args(arguments)
     # Only these settings matter for slicing; a run would also need a name.
@@ -87,21 +77,11 @@ def run_slice(arguments: Sequence[str]) -> int:
                 what = f"{block.start}-{block.end}, {block.tokens} tokens, {block.kind}{ending}"
                 print(f"--- {text.name} {what}\n{words}")
         figures = build_slice_map(sliced)
-        kinds = (
-            (figures.blocks, "block"),
-            (figures.overlaps, "overlap block"),
-            (figures.windows, "DEMENTOR window"),
-        )
-        blocks = ", ".join(format_count(number, word) for number, word in kinds if number)
-        seen = figures.seen
-        times = format_times_range(seen.least, seen.most)
-        if seen.least != seen.most:
-            times += f" ({seen.mean:g} on average)"
+        kinds = {"block": figures.blocks, "overlap block": figures.overlaps, "DEMENTOR window": figures.windows}
+        blocks = ", ".join(format_count(number, word) for word, number in kinds.items() if number)
         say(
             f"{text.name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}. "
-            f"Blocks consist of {figures.contents}. In each epoch, the model trains on {figures.trained_tokens} "
-            f"tokens ({figures.growth:.2f} times the text) and sees each {figures.unit_name} {times}. "
+            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}; {figures.words}. "
             f"{figures.proof}."
         )
     return 0

@@ -20,9 +20,8 @@ WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a run to take a request: it looks 
 
 def run_status(arguments: Sequence[str]) -> int:
     """Print a line, or a JSON object, for each run, in whichever process it is."""
-    parser = options.make_parser("status")
+    parser = options.make_parser("status", json="output one JSON object per line")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a run (default: all runs in progress)")
-    parser.add_argument("--json", action="store_true", help="output one JSON object per line")
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
     names = [args.name] if args.name else runs_in_progress(folders)
@@ -66,8 +65,7 @@ def run_tell(arguments: Sequence[str]) -> int:
 
 def run_export(arguments: Sequence[str]) -> int:
     """Write a folder that trains on another machine, and say where it is."""
-    parser = options.make_parser("export")
-    options.add_model(parser)
+    parser = options.make_parser("export", model=True)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     add_settings(parser)
     args = parser.parse_args(arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
@@ -43,9 +42,9 @@ COMMANDS: Mapping[str, str] = {
 }
 # The functions of commands that share a module. Every other command is `run` in the module of its name.
 FUNCTIONS: Mapping[str, str] = {
-    **{"demo": "page:run_demo", "slice": "check:run_slice", "gguf": "merge:run_gguf"},
-    **{"get": "hub:run_get", "push": "hub:run_push"},
-    **{"status": "control:run_status", "export": "control:run_export", "tell": "control:run_tell"},
+    **{"demo": "page:run_demo", "slice": "check:run_slice"},
+    **{name: f"models:run_{name}" for name in ("get", "merge", "gguf", "push")},
+    **{name: f"control:run_{name}" for name in ("status", "export", "tell")},
     **{name: f"measure:run_{name}" for name in ("perplexity", "recall", "evidence")},
 }
 
@@ -83,24 +82,13 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 1
-    except OSError as error:
-        if not is_broken_pipe(error):
-            print(error_message(error), file=sys.stderr)
-            return 1
+    except BrokenPipeError:  # the reader of our output has closed it: `| head`
         # Python flushes standard output at its end, which would fail again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def is_broken_pipe(error: OSError) -> bool:
-    """Whether the reader of our output has closed it: `| head`, or q in `| more`, which is EINVAL on Windows."""
-    if isinstance(error, BrokenPipeError):
-        return True
-    try:
-        sys.stdout.flush()  # fails if it is closed at its other end: unwritten text is still in its buffer
-    except OSError:
-        return error.errno == errno.EINVAL
-    return False
+    except OSError as error:
+        print(error_message(error), file=sys.stderr)
+        return 1
 
 
 def usage() -> str:

@@ -18,28 +18,13 @@ from . import options
 
 def run_perplexity(arguments: Sequence[str]) -> int:
     """Measure and print the perplexities; each is also added to logs/evaluations.csv."""
-    parser = options.make_parser("perplexity")
-    options.add_model(parser)
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="FILE",
-        help=f"a text file, a table or chat file, or a folder of them: {LOOKUP_ORDER}",
-    )
-    parser.add_argument(
-        "--lora",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="LoRAs, checkpoints (NAME/checkpoint-40) or paths to measure one after another",
-    )
-    parser.add_argument(
-        "--max-length",
-        type=int,
-        default=0,
-        metavar="TOKENS",
-        help="window length in tokens; longer rows are truncated (0: the model's context, at most 2048)",
-    )
+    parser = options.make_parser("perplexity", model=True, json=options.JSON_LINES)
+    data_help = f"a text file, a table or chat file, or a folder of them: {LOOKUP_ORDER}"
+    parser.add_argument("--data", required=True, metavar="FILE", help=data_help)
+    loras_help = "LoRAs, checkpoints (NAME/checkpoint-40) or paths to measure one after another"
+    parser.add_argument("--lora", nargs="+", default=[], metavar="NAME", help=loras_help)
+    length_help = "window length in tokens; longer rows are truncated (0: the model's context, at most 2048)"
+    parser.add_argument("--max-length", type=int, default=0, metavar="TOKENS", help=length_help)
     parser.add_argument(
         "--stride",
         type=int,
@@ -49,7 +34,6 @@ def run_perplexity(arguments: Sequence[str]) -> int:
         "datasets of rows",
     )
     parser.add_argument("--comment", default="", metavar="TEXT", help="comment to save with the results")
-    parser.add_argument("--json", action="store_true", help=options.JSON_LINES_HELP)
     flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)
     args = parser.parse_args(arguments)
     settings = row_settings(flags.given_settings(args))
@@ -77,17 +61,9 @@ def run_perplexity(arguments: Sequence[str]) -> int:
 
 def run_recall(arguments: Sequence[str]) -> int:
     """Measure, and print the figures without the LoRA and with it; they are also written into its folder."""
-    parser = options.make_parser("recall")
-    options.add_model(parser)
-    options.add_lora(parser)
-    parser.add_argument(
-        "--passages",
-        type=int,
-        default=RECALL_PASSAGES,
-        metavar="N",
-        help=f"number of passages that the model has to continue (default: {RECALL_PASSAGES})",
-    )
-    parser.add_argument("--json", action="store_true", help=options.JSON_LINES_HELP)
+    parser = options.make_parser("recall", model=True, lora=True, json=options.JSON_LINES)
+    passages_help = f"number of passages that the model has to continue (default: {RECALL_PASSAGES})"
+    parser.add_argument("--passages", type=int, default=RECALL_PASSAGES, metavar="N", help=passages_help)
     args = parser.parse_args(arguments)
     host = options.make_host(args)
     lora = options.find_lora(args.lora, host.folders)
@@ -108,21 +84,16 @@ def run_recall(arguments: Sequence[str]) -> int:
 
 def run_evidence(arguments: Sequence[str]) -> int:
     """Measure, and print a sentence for each kind of evidence; the figures are also written into its folder."""
-    parser = options.make_parser("evidence")
-    options.add_model(parser)
-    options.add_lora(parser)
-    parser.add_argument("--json", action="store_true", help="output one JSON object with all figures")
-    args = parser.parse_args(arguments)
+    json_help = "output one JSON object with all figures"
+    args = options.make_parser("evidence", model=True, lora=True, json=json_help).parse_args(arguments)
     host = options.make_host(args)
     lora = options.find_lora(args.lora, host.folders)
     work = partial(options.make_engine(args).evidence, lora, host)
     job = options.run_job("evidence", f"Testing {args.lora}", host, work)
     for event in job.log.since(0):
-        if not isinstance(event, EvidenceMeasured):
-            continue
-        if args.json:
+        if isinstance(event, EvidenceMeasured) and args.json:
             print(dump_json({"lora": args.lora, **event.as_log()}))
-            continue
-        for what, without, with_lora in evidence_table(event)[1:]:
-            print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
+        elif isinstance(event, EvidenceMeasured):
+            for what, without, with_lora in evidence_table(event)[1:]:
+                print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
     return options.exit_code(job)

@@ -32,33 +32,32 @@ if TYPE_CHECKING:
 
 # Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them.
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-JSON_LINES_HELP = "output one JSON object per line, with all figures"
+JSON_LINES = "output one JSON object per line, with all figures"
 
 
 class _SuggestingParser(argparse.ArgumentParser):
     """Argument parser that says what to use instead of an unknown flag."""
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.findall(r"--([\w-]+)", message) if message.startswith("unrecognized") else []
-        hints = filter(None, map(self._hint, unknown))
-        super().error(". ".join([message, *hints]))
-
-    def _hint(self, name: str) -> str:
-        """What to use instead of a flag: an argument without one, our name of the setting, or a similar flag."""
-        key, flags = name.replace("-", "_"), self._option_string_actions
         # argparse has no public way to its positionals and flags.
-        for positional in self._get_positional_actions():
-            if key == positional.dest:
-                return f"Enter {positional.metavar} without --{name}"
-        ours = f"--{other_names.our_key(key)}".replace("_", "-")
-        if ours not in flags and (sentence := other_names.why_not_here(key)):
-            return sentence.rstrip(".")
-        similar = [ours] if ours in flags else get_close_matches(f"--{name}", flags, 1, cutoff=0.75)
-        return f"Did you mean {similar[0]}?" if similar else ""
+        flags, positionals = self._option_string_actions, {a.dest: a for a in self._get_positional_actions()}
+        for name in re.findall(r"--([\w-]+)", message) if message.startswith("unrecognized") else ():
+            key = name.replace("-", "_")
+            ours = f"--{other_names.our_key(key)}".replace("_", "-")
+            similar = [ours] if ours in flags else get_close_matches(f"--{name}", flags, 1, cutoff=0.75)
+            if key in positionals:
+                message += f". Enter {positionals[key].metavar} without --{name}"
+            elif ours not in flags and (sentence := other_names.why_not_here(key)):
+                message += f". {sentence.rstrip('.')}"
+            elif similar:
+                message += f". Did you mean {similar[0]}?"
+        super().error(message)
 
 
-def make_parser(command: str) -> argparse.ArgumentParser:
-    """Make a parser with --user-data and --torch; on a wrong command line it exits with 2."""
+def make_parser(
+    command: str, *, model: bool = False, lora: bool = False, json: str = ""
+) -> argparse.ArgumentParser:
+    """Make a parser with --user-data, --torch and what is asked for; on a wrong command line it exits with 2."""
     words = COMMANDS[command]
     parser = _SuggestingParser(
         prog=f"{launch_command()} {command}",
@@ -68,6 +67,13 @@ def make_parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
+    if model:
+        add_model(parser)
+    if lora:
+        lora_help = "a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
+        parser.add_argument("--lora", required=True, metavar="NAME", help=lora_help)
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
     return parser
 
 
@@ -78,35 +84,22 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     tokenizer_help = "a folder with another tokenizer (default: the model's own)"
     parser.add_argument("--tokenizer", metavar="T", default="", help=tokenizer_help)
     parser.add_argument("--load", choices=tuple(LOADING_OPTIONS), default="auto", help=load_help)
-    parser.add_argument(
-        "--max-memory",
-        nargs="+",
-        default=[],
-        metavar="LIMIT",
-        help="memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; "
-        "devices that you don't list are not used (default: one GPU, or the CPU, without a limit)",
+    memory_help = (
+        "memory limits for the weights, such as 20GB (every GPU), 0=10GB (the first GPU) or cpu=30GB; devices "
+        "that you don't list are not used (default: one GPU, or the CPU, without a limit)"
     )
-
-
-def add_lora(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lora", required=True, metavar="NAME", help="a LoRA, a checkpoint (NAME/checkpoint-40) or a path"
-    )
+    parser.add_argument("--max-memory", nargs="+", default=[], metavar="LIMIT", help=memory_help)
 
 
 def find_folders(args: argparse.Namespace) -> Folders:
     """The folders in the working folder: the given one, that of the webui around us, or ./user_data."""
-    folder = args.user_data
-    if folder is None:
-        above = ROOT.parent
-        in_extensions = above.name == "extensions"
-        inside = above.parent / "user_data"
-        if in_extensions and above.parent.name == "user_data":
-            folder = above.parent
-        elif in_extensions and inside.is_dir() and (above.parent / "server.py").is_file():
-            folder = inside
-        else:
-            folder = Path("user_data")
+    folder = args.user_data or Path("user_data")
+    above = ROOT.parent.parent  # of the folder of extensions: the webui, or its user_data
+    if args.user_data is None and ROOT.parent.name == "extensions":
+        if above.name == "user_data":
+            folder = above
+        elif (above / "user_data").is_dir() and (above / "server.py").is_file():
+            folder = above / "user_data"
     if safe_paths.has_impossible_character(str(folder.resolve())):
         raise SavingError(
             f"The path of the working folder, {quote(folder.resolve())}, is not valid UTF-8. Rename the folder."
@@ -129,11 +122,7 @@ def make_host(args: argparse.Namespace) -> StandaloneHost:
     if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")
     return StandaloneHost(
-        folders,
-        model=args.model or "",
-        loading=args.load,
-        tokenizer=args.tokenizer,
-        max_memory=args.max_memory,
+        folders, model=args.model or "", loading=args.load, tokenizer=args.tokenizer, max_memory=args.max_memory
     )
 
 

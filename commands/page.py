@@ -63,9 +63,8 @@ def run(arguments: Sequence[str]) -> int:
 def run_demo(arguments: Sequence[str]) -> int:
     """From a bare Python to a page with a model and a text, ready to train."""
     parser = options.make_parser("demo")
-    parser.add_argument(
-        "--tiny", action="store_true", help="use a tiny model with random weights, which is ready in seconds"
-    )
+    tiny_help = "use a tiny model with random weights, which is ready in seconds"
+    parser.add_argument("--tiny", action="store_true", help=tiny_help)
     _add_server_options(parser)
     args = parser.parse_args(arguments)
     interpreter.ensure_environment("page", torch_spec=args.torch)
@@ -93,19 +92,11 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"port of the page (default: {PORT})")
     parser.add_argument("--listen", action="store_true", help="let people on other computers open the page")
-    parser.add_argument(
-        "--password",
-        default=os.environ.get(PASSWORD_VARIABLE, ""),
-        metavar="WORD",
-        help=f"password for the page, with any user name (or set the environment variable {PASSWORD_VARIABLE})",
-    )
-    parser.add_argument(
-        "--host-name",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="another host name that people use to reach this computer, such as the name of a proxy",
-    )
+    password, variable = os.environ.get(PASSWORD_VARIABLE, ""), f"the environment variable {PASSWORD_VARIABLE}"
+    password_help = f"password for the page, with any user name (or set {variable})"
+    parser.add_argument("--password", default=password, metavar="WORD", help=password_help)
+    host_help = "another host name that people use to reach this computer, such as the name of a proxy"
+    parser.add_argument("--host-name", nargs="+", default=[], metavar="NAME", help=host_help)
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 

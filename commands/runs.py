@@ -31,7 +31,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
 
 def run(arguments: Sequence[str]) -> int:
     """List the runs or carry out the chosen action; needs no environment."""
-    parser = options.make_parser("runs")
+    parser = options.make_parser("runs", json="output one JSON object")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a LoRA, or NAME/checkpoint-40 (default: all)")
     actions = parser.add_mutually_exclusive_group()
     for flag, (metavar, words) in ACTIONS.items():
@@ -39,7 +39,6 @@ def run(arguments: Sequence[str]) -> int:
             actions.add_argument(flag, dest=flag, metavar=metavar, help=words)
         else:
             actions.add_argument(flag, dest=flag, action="store_const", const="", help=words)
-    parser.add_argument("--json", action="store_true", help="output one JSON object")
     args = parser.parse_args(arguments)
     if args.name is not None and not inventory.normalize_name(args.name):  # an empty variable of a script
         parser.error(f"{args.name!r} is not the name of a LoRA. To choose all LoRAs, leave the name out.")
@@ -120,7 +119,28 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
         }
         print(json.dumps(record, indent=2, ensure_ascii=False))
         return
-    lines = _format_run(runs[0]) if args.name else _format_table(runs)
+    lines: list[str] = []
+    if args.name:
+        lora = runs[0]
+        loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
+        lines = [
+            f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'an unknown model'}",
+            f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}",
+        ]
+        labels = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA only", "backup": "timed backup"}
+        for part in lora.parts:
+            label = labels.get(part.kind, "backup of previous contents")
+            lines.append(f"  {part.folder.relative_to(lora.folder).as_posix()}  {label}  {size(part.size)}")
+        lines += [f"Note: {lora.note}"] if lora.note else []
+    elif runs:
+        rows = [("name", "status", "when", "model", "steps", "loss", "checkpoints", "size")]
+        for lora in runs:
+            loss = "" if lora.loss is None else f"{lora.loss:.4f}"
+            checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
+            figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
+            rows.append((lora.name, lora.status, _format_date(lora), lora.model, *figures))
+        total = size(sum(lora.size for lora in runs))
+        lines = [*align_columns(rows), f"{len(runs)} in total, {total}."]
     if deleted and not args.name:
         names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
         total = size(sum(entry.size for entry in deleted))
@@ -135,31 +155,6 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
     for lora in runs:
         for sentence in describe_damage(lora.damage):
             say(f"{lora.name}: {sentence}")
-
-
-def _format_table(runs: Sequence[LoraEntry]) -> list[str]:
-    if not runs:
-        return []
-    rows = [("name", "status", "when", "model", "steps", "loss", "checkpoints", "size")]
-    for lora in runs:
-        loss = "" if lora.loss is None else f"{lora.loss:.4f}"
-        checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
-        figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
-        rows.append((lora.name, lora.status, _format_date(lora), lora.model, *figures))
-    return [*align_columns(rows), f"{len(runs)} in total, {size(sum(lora.size for lora in runs))}."]
-
-
-def _format_run(lora: LoraEntry) -> list[str]:
-    loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
-    lines = [
-        f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'an unknown model'}",
-        f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}",
-    ]
-    labels = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA only", "backup": "timed backup"}
-    for part in lora.parts:
-        label = labels.get(part.kind, "backup of previous contents")
-        lines.append(f"  {part.folder.relative_to(lora.folder).as_posix()}  {label}  {size(part.size)}")
-    return [*lines, f"Note: {lora.note}"] if lora.note else lines
 
 
 def _format_date(lora: LoraEntry) -> str:

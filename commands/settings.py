@@ -14,8 +14,7 @@ from . import options
 
 def run(arguments: Sequence[str]) -> int:
     """Print the reference; needs no environment."""
-    parser = options.make_parser("settings")
-    parser.add_argument("--json", action="store_true", help="output a list of JSON objects")
+    parser = options.make_parser("settings", json="output a list of JSON objects")
     parser.add_argument("keys", nargs="*", metavar="KEY", help="a setting to show in full (default: all settings)")
     args = parser.parse_args(arguments)
     keys = [key.lstrip("-").replace("-", "_") for key in args.keys]

@@ -33,7 +33,12 @@ FORWARDED_SIGNAL_SECONDS = 10
 
 def run(arguments: Sequence[str]) -> int:
     """Train; Ctrl+C stops with a checkpoint, a second one stops at once."""
-    args = _parse_args(arguments)
+    parser = options.make_parser("train", model=True)
+    resume_help = "resume the run given by --name from its newest full checkpoint, or from CHECKPOINT"
+    parser.add_argument("--resume", nargs="?", const="newest", metavar="CHECKPOINT", help=resume_help)
+    files_help = "settings file; if you list several, Training PRO runs them one after another"
+    add_settings(parser, files="*", words=files_help)
+    args = parser.parse_args(arguments)
     host = options.make_host(args)
     options.warn_about_closing()
     if len(args.settings) > 1:
@@ -43,35 +48,14 @@ def run(arguments: Sequence[str]) -> int:
     return options.exit_code(job)
 
 
-def _parse_args(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = options.make_parser("train")
-    options.add_model(parser)
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="newest",
-        metavar="CHECKPOINT",
-        help="resume the run given by --name from its newest full checkpoint, or from CHECKPOINT",
-    )
-    add_settings(
-        parser, files="*", words="settings file; if you list several, Training PRO runs them one after another"
-    )
-    return parser.parse_args(arguments)
-
-
 def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "settings file") -> None:
     """Add the options for the settings of a run: a file (or `files`), presets, and a flag for each setting."""
     parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
-    parser.add_argument(
-        "--preset",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="presets, or the paths of preset files, PEFT configs or optimizer configs, separated by spaces or "
-        "commas; later presets override earlier ones, and the settings file "
-        "and flags override all presets",
+    preset_help = (
+        "presets, or the paths of preset files, separated by spaces or commas; later presets override earlier "
+        "ones, and the settings file and flags override all presets"
     )
+    parser.add_argument("--preset", nargs="+", action="extend", default=[], metavar="NAME", help=preset_help)
     flags.add_flags(parser)
     # argparse would list the flags of all 96 settings in the usage line.
     # The file stands first: after --data, it would be taken for another dataset.
@@ -174,10 +158,7 @@ def _stop_on_signal(job: Job) -> Iterator[None]:
 
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:
-    """Check all runs first, then train each, even if another one fails; Ctrl+C also cancels the rest.
-
-    The queue of the page, which is a file, is not touched.
-    """
+    """Check all runs first, then train each, even if another one fails; Ctrl+C also cancels the rest."""
     if dist_env.world_size() > 1:
         raise SettingsError(
             [

@@ -111,7 +111,7 @@ class _PartialDownload:
 
     def download(self, file: HubFile) -> None:
         """Download what is missing of a file; a lost connection is retried for a while."""
-        complete, part = self._path(file), self._path(file, PART_SUFFIX)
+        plan, complete, part = self._plan, self._path(file), self._path(file, PART_SUFFIX)
         if complete.is_file() or (self._final / file.name).is_file():
             self._report()
             return
@@ -120,14 +120,23 @@ class _PartialDownload:
         pauses = iter(RETRY_PAUSES_SECONDS)
         while (begin := part.stat().st_size) < file.size:
             try:
-                self._append(file, part, begin)
+                with hub_models.open_stream(plan.model, plan.commit, file.name, begin=begin) as response:
+                    # A hub that does not support ranges sends the file from its beginning.
+                    resumes = begin and response.status_code == PARTIAL_CONTENT
+                    self.done -= 0 if resumes else begin
+                    with part.open("ab" if resumes else "wb") as output:
+                        for chunk in response.iter_bytes():
+                            output.write(chunk)
+                            self.done += len(chunk)
+                            self._check_stop()
+                            self._report()
                 break
             except hub_models.hub_errors() as error:
                 if part.stat().st_size > begin:
                     pauses = iter(RETRY_PAUSES_SECONDS)
                 status, pause = hub_models.http_status(error), next(pauses, None)
                 if pause is None or not (status in (0, 429) or status >= 500):
-                    with hub_models.explain_hub_errors(self._plan.model):
+                    with hub_models.explain_hub_errors(plan.model):
                         raise
                 reason = first_line(error).rstrip(".")
                 self._emit(Note(text=f"The connection broke ({reason}); trying again in {pause} s."))
@@ -146,19 +155,6 @@ class _PartialDownload:
             raise ModelError(f"{file.name} was damaged during the download and was deleted.")
         move_atomically(part, complete)
         self._report()
-
-    def _append(self, file: HubFile, part: Path, begin: int) -> None:
-        """Append the bytes from `begin` on; starts over if the hub does not support ranges."""
-        with hub_models.open_stream(self._plan.model, self._plan.commit, file.name, begin=begin) as response:
-            resumes = begin and response.status_code == PARTIAL_CONTENT
-            if not resumes:
-                self.done -= begin
-            with part.open("ab" if resumes else "wb") as output:
-                for chunk in response.iter_bytes():
-                    output.write(chunk)
-                    self.done += len(chunk)
-                    self._check_stop()
-                    self._report()
 
     def move_to(self, folder: Path) -> None:
         """Give all files their names, then show the complete model in one move."""

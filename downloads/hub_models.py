@@ -103,10 +103,7 @@ def parse_hub_model(text: str, revision: str = "") -> HubModel:
 
 
 def plan_download(model: HubModel, refuse_type: Callable[[str, str], str]) -> DownloadPlan:
-    """Return the files to download for a model; raises ModelError if it cannot be trained here.
-
-    `refuse_type` says why a model of this name and type can't be loaded, or returns an empty string.
-    """
+    """The files to download for a model; `refuse_type` says why one of a name and type can't be loaded, or ''."""
     with explain_hub_errors(model):
         info = import_hub().HfApi().model_info(
             model.repository, revision=model.revision, files_metadata=True, timeout=TIMEOUT_SECONDS

@@ -13,10 +13,7 @@ GIT_FILES = {".gitattributes"}  # the Hub itself puts it into a new repository
 
 
 def upload_lora(upload: HubUpload) -> str:
-    """Create the repository if there is none, upload the files, and return the address; raises SavingError.
-
-    The token comes from where huggingface_hub keeps it, and is passed to nothing else.
-    """
+    """Create the repository if there is none, upload the files, and return the address; raises SavingError."""
     library = hub_models.import_hub()
     from huggingface_hub import constants, errors
 

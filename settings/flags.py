@@ -73,6 +73,8 @@ def as_arguments(values: Mapping[str, Any]) -> Iterator[str]:
         words = [str(word) for word in (value if isinstance(value, list) else [value])]
         if setting.kind == "texts":
             words = [show_line_breaks(word) for word in words]
+        elif setting.key == "hard_cut":  # read as the same, and a line break ends a command in cmd
+            words = [word.replace("\n", "\\n") for word in words]
         elif setting.kind == "yes/no":
             words = [word.lower() for word in words]
         # A word with a leading dash would be taken for another flag, and PowerShell drops an empty one.

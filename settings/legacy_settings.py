@@ -1,7 +1,6 @@
-"""Settings files of the original Training PRO and of the webui's own tab.
+"""Settings files of the original Training PRO and of the webui's own tab, converted so that a run stays the same.
 
-Values are converted, not only renamed, so that an old run stays what it was. If a file is older than a key of its
-program, it gets what that program did before it had the key.
+A file that is older than a key of its program gets what that program did before it had the key.
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ def _convert_data(old: _OldFile, new: dict[str, Any], is_webui: bool) -> list[st
 def _convert_steps(old: _OldFile, new: dict[str, Any], is_webui: bool) -> list[str]:
     """Add batches, learning rate, optimizer and saving to `new`; return notes. What is no number stays."""
     notes = []
-    is_number = "grad_accumulation" not in old.values or old.number("grad_accumulation") is not None
-    new["accumulation"] = _accumulation(old) if is_number else old.values["grad_accumulation"]
+    new["accumulation"] = _accumulation(old)
     if "learning_rate" in old.values:
         rate = old.number("learning_rate")
         new["learning_rate"] = old.values["learning_rate"] if rate is None else rate

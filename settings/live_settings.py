@@ -8,11 +8,11 @@ from typing import Any
 
 from ..core.errors import SettingsError
 from .definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings, section_keys
-from .setting import comma_hint
+from .setting import Setting
 
 LIVE_KEYS = section_keys("saving", "stopping")
 RATE_FACTOR = "rate_factor"
-MAX_FACTOR = 100.0
+RATE_SETTING = Setting(RATE_FACTOR, "live", "number", 1.0, "Learning rate factor", "", bounds=(1e-6, 100.0))
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ class LiveSettings:
         """Return a copy with these values; raise SettingsError with all problems at once."""
         parsed: dict[str, Any] = {}
         problems = []
+        live = {RATE_FACTOR: RATE_SETTING, **{key: SETTINGS[key] for key in LIVE_KEYS}}
         for key, value in values.items():
             try:
-                if key == RATE_FACTOR:
-                    parsed[key] = _read_factor(value)
-                elif key in LIVE_KEYS:
-                    parsed[key] = SETTINGS[key].read(value)
-                else:
-                    problems.append(f"'{key}' can't be changed during a run.")
+                parsed[key] = live[key].read(value)
+            except KeyError:
+                problems.append(f"'{key}' can't be changed during a run.")
             except ValueError as error:
                 problems.append(str(error))
         if problems:
@@ -68,14 +66,3 @@ def resumed_settings(
     requested = live.values()
     unchanged = {key: value for key, value in then_in_force.items() if requested.get(key) == then_asked.get(key)}
     return live.changed({key: value for key, value in unchanged.items() if key in requested})
-
-
-def _read_factor(value: object) -> float:
-    try:
-        factor = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        factor = -1.0
-    if not 0 < factor <= MAX_FACTOR:
-        valid = f"Enter a number greater than 0 and at most {MAX_FACTOR:g}.{comma_hint(value)}"
-        raise ValueError(f"Learning rate factor: {value!r} is out of range. {valid}")
-    return factor

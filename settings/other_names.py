@@ -1,7 +1,4 @@
-"""Names of settings in other programs and in the words of users: one table, for the search field and for refusals.
-
-docs/coming-from.md tells the same to a reader.
-"""
+"""Names of settings in other programs and in the words of users, for the search field and for refusals."""
 
 from __future__ import annotations
 
@@ -15,8 +12,10 @@ from typing import Any
 
 from .definitions import SETTINGS
 
+TABLES: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
+)
 WORD = re.compile(r"[^\W_]+")
-SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
 
@@ -31,24 +30,15 @@ class Named:
 
 
 @cache
-def _load_tables() -> dict[str, dict[str, Any]]:
-    tables: dict[str, dict[str, Any]] = json.loads(
-        Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
-    )
-    return tables
-
-
-@cache
 def load_names() -> tuple[Named, ...]:
     """Everything that has a name: the settings in the order of their declaration, then buttons."""
-    tables = _load_tables()
     settings = [
-        Named(key, s.label, tables["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
+        Named(key, s.label, TABLES["settings"].get(key, {}), f"{s.help} {' '.join(map(str, s.choices))}")
         for key, s in SETTINGS.items()
     ]
     buttons = [
         Named(key, names["label"], {of: words for of, words in names.items() if of != "label"})
-        for key, names in tables["buttons"].items()
+        for key, names in TABLES["buttons"].items()
     ]
     return (*settings, *buttons)
 
@@ -89,7 +79,7 @@ def our_value(key: str, value: object) -> str:
     """Our value for one that another program has for a key; empty if there is none or it is ours."""
     if not isinstance(value, str | int) or value in SETTINGS[key].choices:
         return ""
-    return str(_load_tables()["our_values"].get(key, {}).get(str(value).strip().casefold(), ""))
+    return str(TABLES["our_values"].get(key, {}).get(str(value).strip().casefold(), ""))
 
 
 def foreign_value_hint(key: str, value: object) -> str:
@@ -102,19 +92,13 @@ def foreign_value_hint(key: str, value: object) -> str:
     theirs = str(value).strip().casefold()
     if ours := our_value(key, value):
         return f"{value!r} is called {ours!r} in Training PRO."
-    if key == "eval_share" and (ratio := SPLIT_RATIO.fullmatch(theirs)):
-        training, validation = map(float, ratio.groups())
-        if 0 < validation < training:
-            share = validation / (training + validation)
-            ratio_hint = f"{value!r} is a ratio of training and validation data. Enter only the validation part"
-            return f"{ratio_hint}: {share:.4g}."
-    sentence = _load_tables()["values"].get(key, {}).get(theirs, "")
+    sentence = TABLES["values"].get(key, {}).get(theirs, "")
     return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
 
 
 def our_presets(name: str) -> list[str]:
     """The names of our presets for one of Void Trainer's: several where its name says no size; else none."""
-    presets: dict[str, list[str]] = _load_tables()["void_presets"]
+    presets: dict[str, list[str]] = TABLES["void_presets"]
     return next((ours for theirs, ours in presets.items() if theirs.casefold() == name.casefold()), [])
 
 
@@ -127,10 +111,10 @@ def preset_hint(value: object) -> str:
 
 def our_key(key: str) -> str:
     """The key of the setting that another program calls `key`; empty if there is none."""
-    tables = _load_tables()["settings"]
+    tables = TABLES["settings"]
     return next((ours for ours in SETTINGS if any(key in names for names in tables.get(ours, {}).values())), "")
 
 
 def why_not_here(key: str) -> str:
     """What to do instead of a parameter of another program that is no setting here; empty for other names."""
-    return str(_load_tables()["not_here"].get(key, ""))
+    return str(TABLES["not_here"].get(key, ""))

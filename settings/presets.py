@@ -52,10 +52,7 @@ def goals() -> list[Preset]:
 
 
 def load_table(kind: str, folder: Path) -> list[Preset]:
-    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced.
-
-    A SettingsError names the file, the row and what is wrong with it.
-    """
+    """Return the rows of a table ('optimizers', 'loras'): ours, and those that the user added or replaced."""
     rows = dict[str, Preset]()
     for path in (GOALS_FILE.with_name(f"{kind}.json"), folder / f"{kind}.json"):
         for name, row in files.read_object(path, PRESET_FILE).items() if path.is_file() else ():

@@ -150,17 +150,13 @@ SWITCH_KEYS = section_keys("switching")
 
 @dataclass(frozen=True)
 class NoEffect:
-    """Settings without effect in runs where `holds`, because of `why`.
-
-    Check names those that ask for something: that differ from their defaults, or from `neutral`. The form hides
-    them unless they are `in_form`, because they may still serve there.
-    """
+    """Settings without effect in runs where `holds`, because of `why`; Check names those not at their defaults."""
 
     keys: tuple[str, ...]
     why: str
     holds: Callable[[Mapping[str, Any]], bool]
-    in_form: bool = False
-    neutral: Any = None
+    in_form: bool = False  # not hidden by the form, because they may still serve there
+    neutral: Any = None  # the value that asks for nothing, if that is not the default
 
 
 def hidden_keys(values: Mapping[str, Any], kinds: Collection[str]) -> set[str]:

@@ -16,12 +16,7 @@ SettingKind = Literal["text", "texts", "names", "whole", "number", "yes/no", "ch
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `words` are special values besides those of its kind ('auto' for the cutoff).
-
-    A `free` choice also accepts the user's own names, or only a single one if `one` describes it. A `live` setting
-    may change during a run; a `fixed` one may not change even when the run is resumed. A number of steps that may
-    be a `share` of the run can be below 1.
-    """
+    """One setting."""
 
     key: str
     section: str
@@ -31,12 +26,12 @@ class Setting:
     help: str
     choices: Mapping[str, str] = field(default_factory=dict)
     bounds: tuple[float, float] | None = None
-    words: tuple[str, ...] = ()
-    free: bool = False
-    one: str = ""
-    live: bool = False
-    fixed: bool = False
-    share: bool = False
+    words: tuple[str, ...] = ()  # special values besides those of its kind ('auto' for the cutoff)
+    free: bool = False  # a choice that also accepts the user's own names
+    one: str = ""  # what a single name of the user's is, where a free choice accepts only one
+    live: bool = False  # may change during a run
+    fixed: bool = False  # may not change even when the run is resumed
+    share: bool = False  # a number of steps that may be a share of the run, which is below 1
     check: Callable[[Any], str] | None = None
 
     @property
@@ -50,7 +45,15 @@ class Setting:
             case "text":
                 parsed: Any = value if isinstance(value, str) else self._refuse(value, "is not text.")
             case "texts":
-                parsed = self._read_texts(value)
+                # A special value, a list of texts, or one text per line, as `show_line_breaks` writes it.
+                if isinstance(value, str):
+                    lines: list[Any] = [read_line_breaks(line.strip()) for line in value.split("\n")]
+                else:
+                    lines = list(value) if isinstance(value, (list, tuple)) else [None]
+                if not all(isinstance(line, str) for line in lines):
+                    self._refuse(value, "is not a list of strings.")
+                lines = [line for line in lines if line.strip()] or [self.default]
+                parsed = lines[0] if len(lines) == 1 and lines[0] in self.words else tuple(lines)
             case "names":
                 parsed = self._read_names(value)
             case "whole" | "number":
@@ -87,19 +90,6 @@ class Setting:
 
     def _refuse(self, value: object, why: str) -> NoReturn:
         raise ValueError(f"{self.label}: {value!r} {why}")
-
-    def _read_texts(self, value: object) -> str | tuple[str, ...]:
-        """Read a special value, a list of texts, or one text per line, as `show_line_breaks` writes it."""
-        if isinstance(value, str):
-            lines = [read_line_breaks(line.strip()) for line in value.split("\n")]
-        elif isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
-            lines = list(value)
-        else:
-            self._refuse(value, "is not a list of strings.")
-        lines = [line for line in lines if line.strip()]
-        if not lines:
-            return str(self.default)
-        return lines[0] if len(lines) == 1 and lines[0] in self.words else tuple(lines)
 
     def _read_names(self, value: object) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else () if value is None else value

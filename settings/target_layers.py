@@ -39,11 +39,9 @@ def is_known_architecture(config: Mapping[str, Any], targets: str | tuple[str, .
     """Whether the weights of a LoRA on these layers can be computed from the config."""
     text_config = config.get("text_config")
     model_type = (text_config if isinstance(text_config, Mapping) else config).get("model_type")
-    return model_type in KNOWN_MODEL_TYPES and _are_usual_layers(targets)
-
-
-def _are_usual_layers(targets: str | tuple[str, ...]) -> bool:
-    """Whether all targets are modules that every decoder layer has; a full path means only one module."""
+    if model_type not in KNOWN_MODEL_TYPES:
+        return False
+    # All targets are modules that every decoder layer has; a full path means only one module.
     if isinstance(targets, str):
         return targets == SETTINGS["targets"].default or targets in TARGET_CHOICES
     return {name.removesuffix("_proj") for name in targets} <= LAYER_NAMES.union(OUTER_LAYERS)

@@ -1,7 +1,5 @@
-"""Provide a Python interpreter with the libraries that a command needs.
+"""Provide a Python interpreter with the libraries that a command needs: the user's as it is, or one in `.venv`.
 
-Nothing is installed into the interpreter that the user started: either it has the large libraries and is used as
-it is, or `.venv` next to script.py is made and the command continues in it.
 This file must be readable by old versions of Python 3, so that it can tell the user that they are too old.
 """
 
@@ -39,10 +37,7 @@ WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 
 def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
-    """Return only in an interpreter that has what is needed: 'train', 'page' or 'test'.
-
-    If the running interpreter lacks it, the same command line is started again in our own environment.
-    """
+    """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
     check_python()
     from .virtual_env import Environment
 
@@ -53,7 +48,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
         return
     # An environment of ours with older lists is brought up to date, even if it has the modules.
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
-    if may_use_as_is and all(map(_has_module, modules)):
+    if may_use_as_is and all(module in sys.modules or find_spec(module) for module in modules):
         return
     if not (environment.has_lists(lists) and environment.finds_modules()):
         if dist_env.world_size() > 1:
@@ -81,13 +76,6 @@ def check_python() -> None:
                 *MIN_PYTHON, sys.version.split()[0], sys.executable
             )
         )
-
-
-def _has_module(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ValueError:  # imported, but without a spec
-        return True
 
 
 def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:

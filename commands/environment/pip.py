@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,8 @@ def describe_download(wheels: Sequence[Wheel]) -> str:
             # Also for file: URLs, urllib gives the size as Content-Length.
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
                 return int(response.headers.get("Content-Length") or 0)
-        except (OSError, ValueError):
+        except (OSError, ValueError, HTTPException):
+            # Such as a company's proxy whose certificate only pip knows (PIP_CERT, REQUESTS_CA_BUNDLE).
             return 0
 
     with ThreadPoolExecutor(max_workers=32) as pool:

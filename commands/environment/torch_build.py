@@ -1,8 +1,7 @@
 """Choice of the torch build: from PyPI if it fits this machine, else from PyTorch's index.
 
-PyPI has CUDA builds for Linux and CPU builds for the other systems. So a Linux machine without a GPU would
-download gigabytes of CUDA for nothing, and the GPU of a Windows machine would stay unused. The registry is asked
-what it has, because a mirror may differ from PyPI.
+PyPI has CUDA builds for Linux and CPU builds for the other systems: a Linux machine without a GPU would download
+gigabytes for nothing, and the GPU of a Windows machine would stay unused. A mirror may differ, so it is asked.
 """
 
 from __future__ import annotations
@@ -26,7 +25,17 @@ CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
 def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
     """Arguments of pip for torch; `spec` is the user's choice (`--torch`)."""
     if spec:
-        return _user_arguments(pin, spec)
+        first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]  # backslashes of Windows stay
+        if re.fullmatch(r"\d[\w.+]*", first):
+            return [f"torch=={first}", *rest]
+        if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", first):
+            return _from_pytorch(pin, first) + rest
+        if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
+            return [first, *rest]
+        raise TrainingProError(
+            f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
+            "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
+        )
     wheels = resolve_wheels(python, [pin])
     if not any(wheel.name == "torch" for wheel in wheels):
         return [pin]  # already in the environment
@@ -89,17 +98,3 @@ def _smallest_version(before: str, text: str) -> tuple[int, int]:
 def _from_pytorch(pin: str, build: str) -> list[str]:
     """Arguments for a build of PyTorch; its name in the version excludes the registry's file of that version."""
     return [f"{pin}+{build}", "--extra-index-url", f"{PYTORCH_INDEX}/{build}"]
-
-
-def _user_arguments(pin: str, spec: str) -> list[str]:
-    first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]  # backslashes of Windows stay
-    if re.fullmatch(r"\d[\w.+]*", first):
-        return [f"torch=={first}", *rest]
-    if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", first):
-        return _from_pytorch(pin, first) + rest
-    if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
-        return [first, *rest]
-    raise TrainingProError(
-        f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
-        "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
-    )

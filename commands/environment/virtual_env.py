@@ -72,8 +72,13 @@ class Environment:
             marker = read_marker(self.folder)
             chosen_torch = self.torch_spec or marker.torch
             # A killed pip leaves packages with missing or truncated files that it later takes for installed. So
-            # all are installed anew, most of them from pip's cache.
-            if (marker.installing and not self.is_running) or self._error_of("import pip"):
+            # all are installed anew, most of them from pip's cache, by another Python than the damaged one.
+            if marker.installing and self.is_running:
+                raise TrainingProError(
+                    f"Packages in {self.folder} are damaged. Delete that folder, then start again with the "
+                    "system's Python."
+                )
+            if marker.installing or self._error_of("import pip"):
                 if not self.is_ours and self.folder.exists():
                     raise TrainingProError(
                         f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
@@ -134,11 +139,12 @@ class Environment:
                 f"Download size for {self.folder}: {describe_download(wheels)}. Once installed, the packages take "
                 "two to four times as much disk space."
             )
-            marker = read_marker(self.folder)
-            if self.is_ours:
+            marker, is_ours = read_marker(self.folder), self.is_ours
+            if is_ours:
                 write_marker(self.folder, Marker(torch=marker.torch, installing=True))
             install(self.python, arguments)
-            write_marker(self.folder, Marker(torch=marker.torch))
+            if is_ours:  # the marker is what makes an environment ours, and one of others is never deleted
+                write_marker(self.folder, Marker(torch=marker.torch))
 
     def _error_of(self, code: str, *words: str) -> str:
         """Run code in the environment; empty if it ends without an error."""
@@ -159,7 +165,7 @@ def read_pins(name: str) -> list[str]:
 def read_marker(folder: Path) -> Marker:
     try:
         content = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
-        return Marker(dict(content["lists"]), content["torch"], content["installing"])
+        return Marker(dict(content["lists"]), content["torch"], content.get("installing", False))
     except (OSError, ValueError, TypeError, KeyError):
         return Marker()
 

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import text_files
 from .json_rows import CHAT_COLUMNS, TEXT_COLUMNS, Row, Table, find_pair
-from .limits import MAX_DEPTH, Budget
-from .reader_process import read_item, read_items
+from .reader_process import Budget, read_item, read_items
 
 LOCK_TIMEOUT_SECONDS = 3  # for a database that another program writes to
 BATCH_ROWS, BATCH_CHARS, BATCH_SECONDS = 1000, 500_000, 0.05  # of a database, one by one
 # Bytes 18 and 19 of a file in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3.3).
 WAL_VERSION = 2
-WAL_SUFFIX = "-wal"  # the suffix of the write-ahead log
-ALLOWED_ACTIONS = frozenset(
-    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, getattr(sqlite3, "SQLITE_RECURSIVE", 33)}
-)
+WAL_SUFFIX = "-wal"
+ALLOWED_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 PARQUET_BATCH_ROWS, PARQUET_PART_BYTES = 256, 4_000_000
-# The number of rows of a batch, its columns, and for each row that can't be read, by its number, the reason.
-ParquetBatch = tuple[int, dict[str, list[Any]], dict[int, str]]
 
 
-def read_database(path: Path, name: str, columns: Columns) -> Table:
+def read_database(path: Path, name: str, columns: Columns, head: bytes) -> Table:
     """The rows of the chosen table or SELECT; by default, of the only table with known columns."""
-    # A URI makes SQLite open the file without writing anything, not even next to it.
-    with text_files.open_binary(path, name) as stream:
-        head = stream.read(100)
-    if not head:
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if not head.startswith(b"SQLite format 3\x00"):
         raise DataError(f"{name} is not a SQLite database. Give it the correct file extension.")
     if is_in_use(path):
@@ -45,23 +34,27 @@ def read_database(path: Path, name: str, columns: Columns) -> Table:
             f"{name} is in use: its latest changes are still in {path.name}{WAL_SUFFIX}. Close the "
             "program that has it open."
         )
-    # Without `immutable`, SQLite would make a -wal and a -shm file beside a file in that mode.
+    # A URI makes SQLite open the file without writing anything, not even next to it: without `immutable`, a file
+    # in write-ahead-log mode would get a -wal and a -shm file beside it.
     immutable = "&immutable=1" if len(head) > 19 and WAL_VERSION in head[18:20] else ""
     place = path.resolve().as_posix()
     # Without the empty host, SQLite would take that of a Windows share (//nas/data) for a host.
     address = f"file:{'//' if place.startswith('/') else ''}{quote(place)}?mode=ro{immutable}"
     chosen = (dict(columns.names), columns.table, columns.query)
     query, description = read_item("binary_rows.choose_query", path, name, address, *chosen)
-
-    def rows() -> Iterator[Row]:
-        number, budget = 0, Budget.of(path, name)
-        for names, batch in read_items("binary_rows.read_database_batches", path, name, address, query):
-            budget.check_rows(number + len(batch))
-            for values in batch:
-                number += 1
-                yield Row(number, dict(zip(names, values, strict=True)))
-
+    rows = partial(_rows, "binary_rows.read_database_batches", path, name, address, query)
     return Table(name, "row", rows, (), description)
+
+
+def _rows(function: str, path: Path, name: str, *arguments: Any) -> Iterator[Row]:
+    """The rows of the batches that a function makes in the reader process: names of columns, and some rows."""
+    number, budget = 0, Budget(path, name)
+    for names, batch in read_items(function, path, name, *arguments):
+        if number + len(batch) > budget.rows:
+            raise budget.exceeded("rows")
+        for values in batch:
+            number += 1
+            yield Row(number, dict(zip(names, values, strict=True)))
 
 
 def choose_query(
@@ -71,7 +64,12 @@ def choose_query(
     with _connect(address, name) as connection:
         description = "from your SELECT"
         if not query:
-            chosen = _choose_table(connection, name, Columns(table, "", names))
+            found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+            columns: dict[str, list[str]] = {}
+            for each in (str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")):
+                cursor = connection.execute(f"SELECT * FROM {_quote_name(each)} LIMIT 0")
+                columns[each] = [column[0] for column in cursor.description or ()]
+            chosen = _choose_table(columns, name, table, set(names.values()))
             query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
         connection.execute(query).close()  # an error is said before the rows are asked for
     yield query, description
@@ -104,31 +102,28 @@ def is_in_use(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-def _choose_table(connection: sqlite3.Connection, name: str, columns: Columns) -> str:
-    """The table that the user names, otherwise the only one, or the only one with known columns."""
-    found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-    tables = [str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")]
-    if columns.table:
-        match = next((each for each in tables if each.lower() == columns.table.lower()), "")
-        if not match:
-            raise DataError(f"{name} has no table {columns.table!r}. Its tables: {', '.join(tables) or 'none'}.")
-        return match
-    if not tables:
+def _choose_table(columns: Mapping[str, Sequence[str]], name: str, asked: str, wanted: set[str]) -> str:
+    """The table that the user names, otherwise the only one, or the only one with known or wanted columns."""
+    if asked:
+        for table in columns:
+            if table.lower() == asked.lower():
+                return table
+        raise DataError(f"{name} has no table {asked!r}. Its tables: {', '.join(columns) or 'none'}.")
+    if not columns:
         raise DataError(f"{name} has no tables. Remove it from the dataset, or choose another file.")
-    wanted, known, columns_of = set(columns.names.values()), list[str](), dict[str, list[str]]()
-    for table in tables:
-        cursor = connection.execute(f"SELECT * FROM {_quote_name(table)} LIMIT 0")
-        columns_of[table] = [column[0] for column in cursor.description or ()]
-        by_lowercase = {column.lower(): column for column in columns_of[table]}
+    known = []
+    for table, names in columns.items():
+        by_lowercase = {column.lower(): column for column in names}
         is_known = find_pair(by_lowercase) or not by_lowercase.keys().isdisjoint((*CHAT_COLUMNS, *TEXT_COLUMNS))
-        if is_known or (wanted and wanted <= set(columns_of[table])):
+        if is_known or (wanted and wanted <= set(names)):
             known.append(table)
-    if len(tables) == 1 or len(known) == 1:
-        return (known or tables)[0]
-    listing = "; ".join(f"{each} ({', '.join(columns_of[each])})" for each in (known or tables)[:8])
+    candidates = known or list(columns)
+    if len(columns) == 1 or len(known) == 1:
+        return candidates[0]
+    listing = "; ".join(f"{each} ({', '.join(columns[each])})" for each in candidates[:8])
     raise DataError(
         f"{name} has several tables: {listing}. Choose a table under Column names, for example "
-        f"table={(known or tables)[0]}."
+        f"table={candidates[0]}."
     )
 
 
@@ -143,118 +138,46 @@ def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_SECONDS)) as connection:
             # Bytes that are not UTF-8 become lone surrogates, and no row may hold these.
             connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-            connection.execute("PRAGMA query_only = ON")
             connection.set_authorizer(
                 lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
             )
             yield connection
     except (sqlite3.Error, sqlite3.Warning) as error:  # a warning for several statements, before Python 3.12
-        raise DataError(f"{name}: {_explain_sqlite(str(error))}") from error
-
-
-def _explain_sqlite(error: str) -> str:
-    message = error.lower()
-    if "locked" in message or "busy" in message:
-        return "another program is writing to this database. Close that program, or wait until it is done."
-    if any(word in message for word in ("not authorized", "readonly", "prohibited", "execute one statement")):
-        return (
-            "only one SELECT statement is allowed. Training PRO never writes to a database and "
-            "opens no other files."
-        )
-    if any(word in message for word in ("malformed", "not a database", "disk i/o", "disk image")):
-        return f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
-    return (
-        f"SQLite reports an error: {error}. Under Column names, choose another table or enter another "
-        "SELECT query, or save the database again."
-    )
+        words = str(error).lower()
+        if "locked" in words or "busy" in words:
+            reason = "another program is writing to this database. Close that program, or wait until it is done."
+        elif any(word in words for word in ("not authorized", "readonly", "prohibited", "execute one statement")):
+            reason = "only one SELECT statement is allowed. Training PRO never writes to a database and opens no"
+            reason += " other files."
+        elif any(word in words for word in ("malformed", "not a database", "disk i/o", "disk image")):
+            reason = f"the database is damaged ({error}). Repair it (sqlite3 FILE .recover), or save it again."
+        else:
+            reason = f"SQLite reports an error: {error}. Under Column names, choose another table or enter"
+            reason += " another SELECT query, or save the database again."
+        raise DataError(f"{name}: {reason}") from error
 
 
 def read_parquet(path: Path, name: str) -> Table:
-    """The rows of a file; a DataError where it is damaged or locked."""
-    with text_files.open_binary(path, name) as stream:
-        if not stream.read(1):
-            raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
-    if not read_item("binary_rows.count_parquet_rows", path, name):
-        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
-
-    def rows() -> Iterator[Row]:
-        number, budget = 0, Budget.of(path, name)
-        for count, columns, problems in read_items("binary_rows.read_parquet_batches", path, name):
-            budget.check_rows(number + count)
-            for values in zip(*columns.values(), strict=True) if columns else repeat((), count):
-                number += 1
-                problem = problems.get(number, "")
-                yield Row(number, {} if problem else dict(zip(columns, values, strict=True)), problem)
-
-    return Table(name, "row", rows)
+    """The rows of a Parquet file."""
+    return Table(name, "row", partial(_rows, "binary_rows.read_parquet_batches", path, name))
 
 
-def count_parquet_rows(path: str, name: str) -> Iterator[int]:
-    """The number of rows that a file states, as the only item; called in the reader process."""
-    with _open_parquet(path, name) as file:
-        yield file.metadata.num_rows
+def read_parquet_batches(path: str, name: str) -> Iterator[tuple[list[str], list[Any]]]:
+    """The names of the columns, and some rows at a time; called in the reader process."""
+    import pyarrow.parquet
 
-
-def read_parquet_batches(path: str, name: str) -> Iterator[ParquetBatch]:
-    """The batches of a file; called in the reader process."""
-    first = 1
-    with _open_parquet(path, name) as file:
-        level, depth = list(file.schema_arrow.types), 0
-        while level := [each.field(n).type for each in level for n in range(each.num_fields)]:
-            depth += 1
-        if depth > MAX_DEPTH:
-            raise DataError(
-                f"{name} has a column that is nested more than {MAX_DEPTH} levels deep. Remove that column."
-            )
-        for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
-            # As values of Python, texts are several times in memory, so they come in parts of a few MB.
-            rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
-            for start in range(0, batch.num_rows, rows):
-                part = batch.slice(start, rows)
-                yield _read_columns(part, first)
-                first += part.num_rows
-
-
-@contextmanager
-def _open_parquet(path: str, name: str) -> Iterator[Any]:
-    """A Parquet file; Arrow's errors become DataError."""
-    parquet = text_files.import_library("pyarrow.parquet", "pyarrow", name, "a Parquet file")
-    import pyarrow
-
-    # Arrow's own allocator reserves 1 GB, against any limit of the system; this one takes memory as it needs it.
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
-        with parquet.ParquetFile(path) as file:
-            yield file
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(PARQUET_BATCH_ROWS, use_threads=False):
+                # As values of Python, texts are several times in memory, so they come in parts of a few MB.
+                rows = max(1, PARQUET_BATCH_ROWS * PARQUET_PART_BYTES // max(batch.nbytes, 1))
+                for start in range(0, batch.num_rows, rows):
+                    columns = batch.slice(start, rows).to_pydict()
+                    yield list(columns), list(zip(*columns.values(), strict=True))
     except MemoryError:  # Arrow's own is one of its exceptions, too
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        message = text_files.short_message(error, 160)
+        message = " ".join(str(error).split())[:160]
         raise DataError(
             f"{name} is damaged, encrypted, or not a Parquet file ({message}). Save it again."
         ) from error
-
-
-def _read_columns(batch: Any, first: int) -> ParquetBatch:
-    try:
-        return batch.num_rows, batch.to_pydict(), {}
-    except (ValueError, OverflowError):  # letters that are no UTF-8, dates that Python does not have
-        pass
-    columns: dict[str, list[Any]] = {column: [] for column in batch.schema.names}
-    problems = {}
-    for row in range(batch.num_rows):
-        values: dict[str, list[Any]] = {column: [None] for column in columns}
-        try:
-            values = batch.slice(row, 1).to_pydict()
-        except UnicodeDecodeError as error:
-            problems[first + row] = f"byte {error.start + 1} of a string is not UTF-8. Save the file as UTF-8."
-        except (ValueError, OverflowError) as error:
-            problems[first + row] = (
-                f"has a value that can't be read ({text_files.short_message(error)}). Correct it, or remove "
-                "its column."
-            )
-        for column in columns:
-            columns[column] += values[column]
-    return batch.num_rows, columns, problems

@@ -3,8 +3,7 @@
     ChatGPT   mapping: {id: {parent, message: {author: {role}, content: {parts}}}}, current_node: the last one's id
     Claude    chat_messages: [{sender, content: [{type, text}]}]
 
-The messages of user and assistant are used. Everything else (system messages, tool calls, thoughts, pictures) is
-dropped and counted.
+All but the messages of user and assistant (tool calls, thoughts, pictures ...) is dropped and counted.
 """
 
 from __future__ import annotations
@@ -14,35 +13,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value, find_export_column
 
 FIRST_ROWS = 20
+# Only the program that made these marks can show them.
 CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
-CHAT_ROLES = ("user", "assistant")
 MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is dropped
-
-SYSTEM_MESSAGES, TOOL_MESSAGES, EMPTY_MESSAGES, NON_TEXT_PARTS = (
-    "system messages",
-    "tool messages",
-    "empty messages",
-    "parts that are not text",
-)
-THOUGHTS, CITATION_MARKS, ATTACHMENTS = "thoughts", "citation marks", "attachments"
+SYSTEM_MESSAGES, TOOL_MESSAGES, THOUGHTS = "system messages", "tool messages", "thoughts"
+TOOL_PARTS = ("tool_use", "tool_result")
+# The role and the text of each message; what is dropped is counted.
+MessageReader = Callable[[Mapping[str, Any], "Counter[str]"], Iterator[tuple[str, str]]]
 
 
 class ConversationError(ValueError):
     """A malformed conversation; the message names the part that is wrong."""
-
-
-class Message(NamedTuple):
-    role: str
-    text: str
-
-
-MessageReader = Callable[[Mapping[str, Any], "Counter[str]"], Iterator[Message]]
 
 
 def unpack_export(table: Table) -> Table:
@@ -59,48 +46,33 @@ def unpack_export(table: Table) -> Table:
                 yield row
                 continue
             left_out: Counter[str] = Counter()
+            turns: list[dict[str, str]] = []
             try:
                 if column not in row.columns:
-                    raise ConversationError(
-                        f"'{column}' is missing, so this is not a conversation like the others."
-                    )
-                messages = _merge_turns(read_messages(row.columns, left_out), left_out)
+                    missing = f"'{column}' is missing, so this is not a conversation like the others."
+                    raise ConversationError(missing)
+                for role, text in read_messages(row.columns, left_out):
+                    cleaned, citations = CITATION.subn("", text)
+                    left_out["citation marks"] += citations
+                    if not cleaned.strip():
+                        left_out["empty messages"] += 1
+                    elif turns and turns[-1]["role"] == role:
+                        turns[-1]["content"] += MESSAGE_SEPARATOR + cleaned
+                    else:
+                        turns.append({"role": role, "content": cleaned})
             except ConversationError as error:
                 yield Row(row.number, {}, str(error))
                 continue
-            has_reply = any(message["role"] == "assistant" for message in messages)
-            columns = {MESSAGES_COLUMN: messages}
-            yield Row(row.number, columns, left_out=left_out, without_reply=not has_reply)
+            has_reply = any(turn["role"] == "assistant" for turn in turns)
+            yield Row(row.number, {MESSAGES_COLUMN: turns}, left_out=left_out, without_reply=not has_reply)
 
     return replace(table, unit="conversation", rows=rows, what=description)
 
 
-def _merge_turns(messages: Iterator[Message], left_out: Counter[str]) -> list[dict[str, str]]:
-    """The turns: consecutive messages of the same role become one, without empty ones and citation marks.
-
-    Only the program that made the marks can show them.
-    """
-    turns: list[dict[str, str]] = []
-    for role, text in messages:
-        cleaned, citations = CITATION.subn("", text)
-        left_out[CITATION_MARKS] += citations
-        if not cleaned.strip():
-            left_out[EMPTY_MESSAGES] += 1
-        elif turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += MESSAGE_SEPARATOR + cleaned
-        else:
-            turns.append({"role": role, "content": cleaned})
-    return turns
-
-
-def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
+def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The messages of the branch that was viewed last."""
-    nodes = columns["mapping"]
-    if not isinstance(nodes, dict):
-        raise ConversationError(
-            f"'mapping' is {describe_value(nodes)}. It must be a JSON object that contains messages."
-        )
-    node_id, branch = columns.get("current_node"), dict[str, Any]()
+    nodes = _expect(dict, columns["mapping"], "'mapping'")
+    node_id, branch = columns.get("current_node") if nodes else None, dict[str, Any]()
     if node_id is None and nodes:
         named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
         parents = {parent for parent in named if isinstance(parent, str)}
@@ -110,8 +82,6 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
                 f"'current_node' is missing, and {len(leaves)} messages could be the last one."
             )
         node_id = leaves[0]
-    if not nodes:
-        node_id = None
     # From the last message back to the first: each node names its parent.
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes:
@@ -119,82 +89,67 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
             raise ConversationError(f"{child} {node_id!r}, which is not in 'mapping'.")
         if node_id in branch:
             raise ConversationError(f"'{node_id}' is its own ancestor: its chain of parents is circular.")
-        node = nodes[node_id]
-        if not isinstance(node, dict):
-            raise ConversationError(
-                f"'{node_id}' in 'mapping' is {describe_value(node)}. It must be a JSON object with a 'message'."
-            )
+        node = _expect(dict, nodes[node_id], f"'{node_id}' in 'mapping'")
         branch[node_id] = node.get("message")
         node_id = node.get("parent")
     for node_id, message in reversed(branch.items()):
-        if message is not None:
-            yield from _chatgpt_message(node_id, message, left_out)
+        if message is None:
+            continue
+        author = message.get("author") if isinstance(message, dict) else None
+        role = author.get("role") if isinstance(author, dict) else None
+        if not isinstance(role, str):
+            raise ConversationError(f"message '{node_id}' has no role under 'author'.")
+        # The user never saw a hidden message, such as custom instructions or an added context.
+        metadata = message.get("metadata")
+        is_hidden = isinstance(metadata, dict) and metadata.get("is_visually_hidden_from_conversation") is True
+        if role not in ("user", "assistant") or is_hidden:
+            left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
+            continue
+        content = _expect(dict, message.get("content"), f"the content of message '{node_id}'")
+        if message.get("recipient", "all") not in ("all", None):
+            left_out[TOOL_MESSAGES] += 1
+        elif "parts" not in content:  # thoughts, a user's profile, code that is run
+            left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
+        else:
+            yield role, _join_parts(_expect(list, content["parts"], f"'parts' in '{node_id}'"), left_out)
 
 
-def _chatgpt_message(node_id: str, message: Any, left_out: Counter[str]) -> Iterator[Message]:
-    author = message.get("author") if isinstance(message, dict) else None
-    role = author.get("role") if isinstance(author, dict) else None
-    if not isinstance(role, str):
-        raise ConversationError(f"message '{node_id}' has no role under 'author'.")
-    # The user never saw a hidden message, such as custom instructions or an added context.
-    metadata = message.get("metadata")
-    is_hidden = isinstance(metadata, dict) and metadata.get("is_visually_hidden_from_conversation") is True
-    if role not in CHAT_ROLES or is_hidden:
-        left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
-        return
-    content = message.get("content")
-    if not isinstance(content, dict):
-        raise ConversationError(
-            f"the content of message '{node_id}' is {describe_value(content)}. It must be a JSON object with "
-            "'parts'."
-        )
-    if message.get("recipient", "all") not in ("all", None):
-        left_out[TOOL_MESSAGES] += 1
-    elif "parts" not in content:  # thoughts, a user's profile, code that is run
-        left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
-    elif not isinstance(content["parts"], list):
-        raise ConversationError(
-            f"'parts' in '{node_id}' is {describe_value(content['parts'])}. It must be a list."
-        )
-    else:
-        yield Message(role, _join_parts(content["parts"], left_out))
+def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    messages = _expect(list, columns["chat_messages"], "'chat_messages'")
+    for number, message in enumerate(messages, start=1):
+        sender = _expect(dict, message, f"message {number}").get("sender")
+        if not isinstance(sender, str) or sender not in SENDER_ROLES:
+            raise ConversationError(
+                f"message {number} has the sender {sender!r}. The sender must be human or assistant."
+            )
+        for attachments in (message.get("attachments"), message.get("files")):
+            left_out["attachments"] += len(attachments) if isinstance(attachments, list) else 0
+        content, text = message.get("content"), message.get("text")
+        if isinstance(content, list) and content:
+            kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
+            left_out[THOUGHTS] += kinds.count("thinking")
+            left_out[TOOL_MESSAGES] += sum(map(kinds.count, TOOL_PARTS))
+            parts = [p for p, kind in zip(content, kinds, strict=True) if kind not in ("thinking", *TOOL_PARTS)]
+            text = _join_parts(parts, left_out)
+        elif not isinstance(text, str):  # without parts, the text that is displayed for it
+            raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
+        yield SENDER_ROLES[sender], text
 
 
 def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
     """The texts among the parts of a message, transcripts included; the rest is counted."""
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     strings = [text for text in texts if isinstance(text, str)]
-    left_out[NON_TEXT_PARTS] += len(texts) - len(strings)
+    left_out["parts that are not text"] += len(texts) - len(strings)
     return "".join(strings)
 
 
-def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Message]:
-    messages = columns["chat_messages"]
-    if not isinstance(messages, list):
-        raise ConversationError(f"'chat_messages' is {describe_value(messages)}. It must be a list of messages.")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict):
-            raise ConversationError(
-                f"message {number} is {describe_value(message)}. It must be a JSON object with a sender and text."
-            )
-        sender = message.get("sender")
-        if not isinstance(sender, str) or sender not in SENDER_ROLES:
-            raise ConversationError(
-                f"message {number} has the sender {sender!r}. The sender must be human or assistant."
-            )
-        for attachments in (message.get("attachments"), message.get("files")):
-            left_out[ATTACHMENTS] += len(attachments) if isinstance(attachments, list) else 0
-        content, text = message.get("content"), message.get("text")
-        if isinstance(content, list) and content:
-            kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
-            tools = ("tool_use", "tool_result")
-            left_out[THOUGHTS] += kinds.count("thinking")
-            left_out[TOOL_MESSAGES] += sum(map(kinds.count, tools))
-            parts = [p for p, kind in zip(content, kinds, strict=True) if kind not in ("thinking", *tools)]
-            text = _join_parts(parts, left_out)
-        elif not isinstance(text, str):  # without parts, the text that is displayed for it
-            raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
-        yield Message(SENDER_ROLES[sender], text)
+def _expect(kind: type[Any], value: Any, what: str) -> Any:
+    """The value, if it is of this kind."""
+    if not isinstance(value, kind):
+        must = "a list" if kind is list else "a JSON object"
+        raise ConversationError(f"{what} is {describe_value(value)}. It must be {must}.")
+    return value
 
 
 _EXPORTS: Mapping[str, tuple[str, MessageReader]] = {

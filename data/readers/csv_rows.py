@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +26,6 @@ MAX_CELL_CHARS = 6_000_000  # a little more than a row may have
 MAX_NAME_CHARS = 60
 EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*\r?\n?", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?")
-Cells = list[str] | csv.Error
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,6 @@ class Dialect:
     names: tuple[str, ...]
     has_header: bool  # whether the first line names the columns
     skipped_lines: int  # lines before the header that are not part of the table: Excel's 'sep=;'
-
-    @property
-    def words(self) -> str:
-        columns = "one column"
-        if self.separator != NO_SEPARATOR:
-            columns = f"columns separated by {SEPARATOR_WORDS.get(self.separator, self.separator)}"
-        quotes = f"{self.quote} as the quote character" if self.quote else "no quote character"
-        header = (
-            "column names in the first line"
-            if self.has_header
-            else "no column names in the first line, so the columns are numbered"
-        )
-        return f"{columns}, {quotes}, {header}"
 
 
 def read_table(path: Path, name: str) -> Table:
@@ -65,10 +51,39 @@ def read_table(path: Path, name: str) -> Table:
     with open_text() as stream:
         # Lines of limited length, so that a file without line ends is not read into memory as one line.
         head = "".join(stream.readline(MAX_CELL_CHARS) for _ in range(SAMPLE_LINES))
-    if not head.strip("\x00 \t\r\n\ufeff"):
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     dialect = _detect_dialect(head, name)
-    return Table(name, "line", lambda: _rows(open_text, dialect), notes, dialect.words)
+    words = "one column"
+    if dialect.separator != NO_SEPARATOR:
+        words = f"columns separated by {SEPARATOR_WORDS.get(dialect.separator, dialect.separator)}"
+    words += f", {dialect.quote} as the quote character" if dialect.quote else ", no quote character"
+    words += f", {'column names' if dialect.has_header else 'no column names'} in the first line"
+    words += "" if dialect.has_header else ", so the columns are numbered"
+
+    def rows() -> Iterator[Row]:
+        header_due, skipped = dialect.has_header, dialect.skipped_lines
+        with open_text() as stream:
+            for _ in range(skipped):
+                stream.readline()
+            reader = _reader(stream, dialect.separator, dialect.quote)
+            while True:
+                number = skipped + reader.line_num + 1  # of the line where the row begins
+                try:
+                    cells: list[str] | csv.Error = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    cells = error
+                    if skipped + reader.line_num > number:  # the rows in these lines must not be lost unnoticed
+                        raise DataError(
+                            f"{name}, line {number}: an opening {dialect.quote} has no closing {dialect.quote}, "
+                            f"or a cell contains one. Write it twice ({2 * dialect.quote}) inside of a cell."
+                        ) from error
+                if isinstance(cells, csv.Error) or any(cell and not cell.isspace() for cell in cells):
+                    if not header_due:
+                        yield _to_row(number, cells, dialect)
+                    header_due = header_due and isinstance(cells, csv.Error)
+
+    return Table(name, "line", rows, notes, words)
 
 
 def _detect_dialect(head: str, name: str) -> Dialect:
@@ -76,11 +91,7 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     declared = EXCEL_SEPARATOR.match(head)
     if declared:
         head = head[declared.end() :]
-    # The quote is the one that stands next to separators and line ends more often; " unless ' clearly does.
-    single, double = (
-        len(re.findall(f"(?:^|[,;\\t|]){quote}|{quote}(?:[,;\\t|]|$)", head, re.MULTILINE)) for quote in "'\""
-    )
-    quote = "'" if single > 2 * double and single > 2 else '"'
+    quote = '"'
     candidates = {
         separator: _parse(head, separator, quote)[0] for separator in (declared[1] if declared else SEPARATORS)
     }
@@ -88,11 +99,6 @@ def _detect_dialect(head: str, name: str) -> Dialect:
     if max(map(len, candidates[separator]), default=0) < 2 or len(candidates[separator][0]) < 2:
         separator = NO_SEPARATOR
     rows, complete = _parse(head, separator, quote)
-    if quote == "'" and separator == "\t":
-        # In a table with tabs, single quotes around cells that hold no tab and no line break are those of speech.
-        is_quoting = complete and any("\t" in cell or "\n" in cell for row in rows for cell in row)
-        if not is_quoting:
-            rows, complete = _parse(head, separator, quote := '"')
     if not complete:  # unbalanced quotes are ordinary characters, if then each row is as wide as the first
         unquoted, _ = _parse(head, separator, "")
         has_quoted_cells = any(cell[:1] == quote == cell[-1:] for row in unquoted for cell in row)
@@ -121,7 +127,7 @@ def _parse(head: str, separator: str, quote: str) -> tuple[list[list[str]], bool
     return rows, True
 
 
-def _reader(lines: Iterable[str], separator: str, quote: str) -> Iterator[list[str]]:
+def _reader(lines: Iterable[str], separator: str, quote: str) -> Any:
     options: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     return csv.reader(lines, strict=True, delimiter=separator, **options)
 
@@ -152,82 +158,28 @@ def _are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     return bool(others) and (len(first) > 1 or " " not in first[0])
 
 
-def _rows(open_text: Callable[[], TextIO], dialect: Dialect) -> Iterator[Row]:
-    """Each row, numbered by the line where it begins."""
-    header_due = dialect.has_header
-    with open_text() as stream:
-        for number, cells in _numbered_cells(stream, dialect):
-            if isinstance(cells, csv.Error):
-                if not header_due:
-                    yield Row(number, {}, _explain(str(cells), dialect.quote))
-            elif any(cell and not cell.isspace() for cell in cells):
-                if not header_due:
-                    yield _to_row(number, cells, dialect)
-                header_due = False
-
-
-def _numbered_cells(stream: TextIO, dialect: Dialect) -> Iterator[tuple[int, Cells]]:
-    """The cells of each row, or the error in it, with the line where it begins."""
-    for _ in range(dialect.skipped_lines):
-        stream.readline()
-    number = dialect.skipped_lines + 1
-    taken, given_back = list[str](), list[str]()  # lines of the row that is being read; of the next one
-
-    def lines() -> Iterator[str]:
-        while line := given_back.pop() if given_back else stream.readline():
-            taken.append(line)
-            yield line
-
-    reader = _reader(lines(), dialect.separator, dialect.quote)
-    tabs = len(dialect.names) - 1 if dialect.separator == "\t" else 0
-    while (cells := _next_cells(reader)) is not None:
-        # Hardly a cell has as many tabs in each of its lines as a row has.
-        hold_rows = tabs > 0 and all(line.count("\t") == tabs for line in taken)
-        if len(taken) > 1 and (isinstance(cells, csv.Error) or hold_rows):
-            # The first line may have a quote that is never closed, so each of these lines is read as a row of its
-            # own. The last one comes again, because it may begin a row of several lines, too.
-            given_back.append(taken.pop())
-            reader = _reader(lines(), dialect.separator, dialect.quote)  # the old one may be at its end
-            for place, line in enumerate(taken, start=number):
-                yield place, _next_cells(_reader([line], dialect.separator, dialect.quote)) or []
-        else:
-            yield number, cells
-        number += len(taken)
-        taken.clear()
-
-
-def _next_cells(reader: Iterator[list[str]]) -> Cells | None:
-    """The cells of the next row, or the error in it; None after the last row."""
-    try:
-        return next(reader, None)
-    except csv.Error as error:
-        return error
-
-
-def _to_row(number: int, cells: list[str], dialect: Dialect) -> Row:
+def _to_row(number: int, cells: list[str] | csv.Error, dialect: Dialect) -> Row:
+    """A row by the names of its columns, or what is wrong with it in plain words."""
     names, quote = dialect.names, dialect.quote
+    if isinstance(cells, csv.Error):
+        error = str(cells)
+        problem = f"can't be read ({error})."
+        if "field limit" in error:
+            remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
+            problem = f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
+        elif "unexpected end" in error:
+            problem = f"ends too early: an opening {quote} has no closing {quote}."
+        elif "expected after" in error:
+            problem = f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
+        return Row(number, {}, problem)
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")
     is_too_long = len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :])
     if is_too_long or len(cells) == 1 < len(names):  # a single cell is the rest of one with a line break
         separator = SEPARATOR_WORDS.get(dialect.separator, dialect.separator)
-        remedy = (
-            f"A cell that contains {separator} or a line break must begin and end with {quote}."
-            if quote
-            else f"This table has no quote character, so a cell can't contain {separator}."
-        )
+        remedy = f"This table has no quote character, so a cell can't contain {separator}."
+        if quote:
+            remedy = f"A cell that contains {separator} or a line break must begin and end with {quote}."
         columns = f"{len(cells)} columns" if is_too_long else "1 column"
         return Row(number, {}, f"has {columns} instead of {len(names)}. {remedy}")
     return Row(number, dict(zip_longest(names, cells[: len(names)], fillvalue="")))
-
-
-def _explain(error: str, quote: str) -> str:
-    """An error of the csv module in plain words."""
-    if "field limit" in error:
-        remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
-        return f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
-    if "unexpected end" in error:
-        return f"ends too early: an opening {quote} has no closing {quote}."
-    if "expected after" in error:
-        return f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
-    return f"can't be read ({error})."

@@ -1,34 +1,31 @@
-"""Documents other than plain text: choose the reader by suffix, and join the paragraphs to one text."""
+"""Documents other than plain text: their readers by suffix, and their paragraphs as one text.
+
+A reader returns the paragraphs of a file, and notes on the reading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.errors import DataError
-from . import html, office, pdf, subtitles, text_files
-from .paragraphs import Paragraph, join_paragraphs
+from . import text_files
 from .reader_process import read_item
 
-
-def _web_page(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
-    with text_files.open_binary(path, name) as stream:
-        source, notes = html.decode_page(stream.read(), name)
-    text_files.refuse_other_formats(source[:16].encode(), name)
-    return html.read_paragraphs(source, name), notes
-
-
-ParagraphReader = Callable[[Path, str], tuple[list[Paragraph], tuple[str, ...]]]
-READERS: Mapping[str, tuple[str, ParagraphReader]] = {
-    ".html": ("a web page", _web_page),
-    ".htm": ("a web page", _web_page),
-    ".epub": ("an e-book", lambda path, name: (html.read_epub(path, name), ())),
-    ".pdf": ("a PDF document", pdf.read_paragraphs),
-    ".docx": ("a Word document", lambda path, name: (office.read_docx(path, name), ())),
-    ".odt": ("an OpenDocument text document", lambda path, name: (office.read_odt(path, name), ())),
-    ".srt": ("a subtitle file", subtitles.read_paragraphs),
-    ".vtt": ("a subtitle file", subtitles.read_paragraphs),
+# What a document is, the function that reads it, and a program that may mend it.
+READERS: Mapping[str, tuple[str, str, str]] = {
+    ".html": ("a web page", "html:read_page", "a browser"),
+    ".htm": ("a web page", "html:read_page", "a browser"),
+    ".epub": ("an e-book", "html:read_epub", "Calibre"),
+    ".pdf": ("a PDF document", "pdf:read_pdf", "a PDF reader"),
+    ".docx": ("a Word document", "office:read_docx", "Word or LibreOffice"),
+    ".odt": ("an OpenDocument text document", "office:read_odt", "LibreOffice"),
+    ".srt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
+    ".vtt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
 }
 
 
@@ -41,8 +38,20 @@ def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText
 def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tuple[str, ...], tuple[Any, ...]]]:
     """A document's text, notes on the reading, and its menus, as the only item; called in the reader process."""
     file = Path(path)
-    description, read_paragraphs = READERS[file.suffix.lower()]
-    paragraphs, notes = read_paragraphs(file, name)
+    description, reader, program = READERS[file.suffix.lower()]
+    module, _, function = reader.partition(":")
+    read = getattr(importlib.import_module(f".{module}", __package__), function)
+    try:
+        with text_files.open_binary(file, name) as stream:
+            paragraphs, notes = read(stream, name)
+    except (DataError, ImportError, MemoryError, RecursionError):  # these have sentences of their own
+        raise
+    except Exception as error:  # whatever the libraries raise over a damaged file
+        message = " ".join(str(error).split())[:120] or type(error).__name__
+        raise DataError(
+            f"{name} can't be read as {description} ({message}). Open it in {program} and save it again, or save "
+            "its text as a .txt file."
+        ) from error
     text, parts, menus = join_paragraphs(paragraphs, hard_cut)
     if not text.strip():
         raise DataError(f"{name} is {description} without any text. Remove it from the dataset.")
@@ -51,3 +60,66 @@ def extract_text(path: str, name: str, hard_cut: str) -> Iterator[tuple[str, tup
         separated = "Hard cuts separate its chapters."
         chapters = f" {separated if hard_cut else 'Its chapters are not separated, because Hard cut is empty.'}"
     yield text, (*notes, f"{name} was read as {description}.{chapters}"), menus
+
+
+class Paragraph(NamedTuple):
+    """A paragraph of a document. `level` is that of a heading, 0 for text; with `cut`, a part begins here."""
+
+    text: str
+    level: int = 0
+    cut: bool = False
+    line: bool = False  # an item of a list or a row of a table: no blank line between two of them
+    menu: bool = False  # navigation of a web page
+    links: int = 0  # of a web page, in a paragraph without other words
+
+
+def join_paragraphs(
+    paragraphs: Sequence[Paragraph], hard_cut: str
+) -> tuple[str, int, tuple[tuple[int, int], ...]]:
+    """Paragraphs joined by blank lines, and chapters by the hard cut; the text, its parts, and its menus."""
+    filled: list[Paragraph] = []
+    cut = False
+    for paragraph in paragraphs:
+        cut = cut or paragraph.cut  # a cut before a blank paragraph moves to the next one
+        if paragraph.text.strip():
+            filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
+            cut = False
+    # Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
+    levels = Counter(paragraph.level for paragraph in filled if paragraph.level)
+    chapter_level = min((level for level, count in levels.items() if count > 1), default=0)
+    parts: list[list[Paragraph]] = []
+    only_headings = True  # in the part so far: 'Part One', then 'Chapter 1'
+    for paragraph in filled:
+        if paragraph.cut or not parts or (0 < paragraph.level <= chapter_level and not only_headings):
+            parts.append([])
+            only_headings = True
+        parts[-1].append(paragraph)
+        only_headings = only_headings and paragraph.level > 0
+    pieces, menus, place = list[str](), list[tuple[int, int]](), 0
+    for part in parts:
+        if place:
+            pieces.append(hard_cut or "\n\n")
+            place += len(pieces[-1])
+        begins_part = True
+        for first, second in zip_longest(part, part[1:]):
+            gap = "" if second is None else "\n" if first.line and second.line else "\n\n"
+            pieces.append(first.text + gap)
+            end = place + len(pieces[-1])
+            if first.menu:
+                if menus and menus[-1][1] == place and not begins_part:
+                    menus[-1] = (menus[-1][0], end)  # paragraphs of a menu that follow each other are one
+                else:
+                    menus.append((place, end))
+            place, begins_part = end, False
+    return "".join(pieces), len(parts), tuple(menus)
+
+
+def outermost(root: Any, tags: Container[str], skipped: Container[str]) -> Iterator[Any]:
+    """The elements of a document with these tags, without those inside another one of them or a skipped one."""
+    stack = list(reversed(root))
+    while stack:
+        element = stack.pop()
+        if element.tag in tags:
+            yield element
+        elif element.tag not in skipped:
+            stack += reversed(element)

@@ -1,7 +1,4 @@
-"""Web pages and e-books to paragraphs: the visible text, without scripts, styles and hidden elements.
-
-An e-book (.epub) is an archive of pages, which are read in its reading order.
-"""
+"""Web pages, and e-books (archives of pages), to paragraphs: the visible text without scripts and styles."""
 
 from __future__ import annotations
 
@@ -9,17 +6,15 @@ import codecs
 import posixpath
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from ...core.errors import DataError
 from ..unspaced import join_unspaced
 from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 SKIPPED_TAGS = frozenset(
     [
@@ -50,12 +45,18 @@ DECLARED_ENCODING = re.compile(
 HEAD_BYTES = 4096
 # Encodings of Python that no web page uses; some take quadratic time.
 UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
-MAX_PART_BYTES, MAX_BOOK_BYTES = 50_000_000, 500_000_000  # more text than the longest book in one language
 PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
 REPAIR_HINT = "Convert the book to .epub again, for example with Calibre, or save its text as a .txt file."
 
 
-def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
+def read_page(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+    """A web page, and notes on its encoding."""
+    source, notes = _decode_page(stream.read(), name)
+    text_files.refuse_other_formats(source[:16].encode(), name)
+    return _read_paragraphs(source), notes
+
+
+def _decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The source of a page and notes on its encoding: UTF-8 where that fits, else as the page declares."""
     declared = DECLARED_ENCODING.search(data[:HEAD_BYTES])
     try:
@@ -70,19 +71,17 @@ def decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return text_files.decode_bytes(data, name)
 
 
-def read_paragraphs(source: str, name: str, *, is_content: bool = False) -> list[Paragraph]:
+def _read_paragraphs(source: str, *, is_content: bool = False) -> list[Paragraph]:
     """The visible text of a page; a page that is all content, such as that of an e-book, has no frame."""
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "a web page")
+    from lxml import etree
+
+    if not source.strip():
+        return []
     collector = _VisibleText(is_content)
     # As a stream of elements: a tree would take much more memory, and recursion could end the process.
-    parser = lxml.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
-    try:
-        parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
-        visible: list[Paragraph] = parser.close()
-    except lxml.LxmlError as error:
-        if not source.strip():
-            return []
-        raise DataError(f"{name} can't be read as HTML ({error}). Save its text as a .txt file.") from error
+    parser = etree.HTMLParser(target=collector, huge_tree=True, encoding="utf-8")
+    parser.feed(source.replace("\x00", "").encode("utf-8", "replace"))
+    visible: list[Paragraph] = parser.close()
     # Paragraphs with nothing but links are menus, where there are several links.
     marked = []
     for only_links, run in groupby(visible, lambda paragraph: paragraph.links > 0):
@@ -178,20 +177,15 @@ class _VisibleText:
             self._starts_part = False
 
 
-def read_epub(path: Path, name: str) -> list[Paragraph]:
+def read_epub(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A whole e-book; each of its files begins a part."""
     paragraphs = []
-    try:
-        with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as book:
-            for file in _spine(book, name):
-                source, _ = decode_page(_read_bytes(book, file, name), f"{name}, {file}")
-                own = read_paragraphs(source, f"{name}, {file}", is_content=True)
-                paragraphs += [each._replace(cut=each.cut or not number) for number, each in enumerate(own)]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise DataError(
-            f"{name} is not a valid e-book: its archive is damaged ({error}). {REPAIR_HINT}"
-        ) from error
-    return paragraphs
+    with zipfile.ZipFile(stream) as book:
+        for file in _spine(book, name):
+            source, _ = _decode_page(book.read(file), f"{name}, {file}")
+            own = _read_paragraphs(source, is_content=True)
+            paragraphs += [each._replace(cut=each.cut or not number) for number, each in enumerate(own)]
+    return paragraphs, ()
 
 
 def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
@@ -219,41 +213,15 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
             raise DataError(
                 f"{name} is protected by DRM, so its text can't be read. Use a copy without protection."
             )
-    sizes = {part.filename: part.file_size for part in book.infolist()}
-    if sum(sizes.get(file, 0) for file in files) > MAX_BOOK_BYTES:
-        raise DataError(
-            f"{name} is more than {MAX_BOOK_BYTES // 10**6} MB when unpacked, which is too large for a book. "
-            f"{REPAIR_HINT}"
-        )
     return files
 
 
-def _read_bytes(book: zipfile.ZipFile, file: str, name: str) -> bytes:
-    """A file from the archive; more than any chapter needs is not unpacked."""
-    try:
-        with book.open(file) as stream:
-            data = stream.read(MAX_PART_BYTES + 1)
-    except KeyError as error:
-        raise DataError(
-            f"{name}: {file} is listed in the book but missing from the archive. {REPAIR_HINT}"
-        ) from error
-    except RuntimeError as error:
-        raise DataError(
-            f"{name} is protected by a password. Unpack it, then zip it again without a password."
-        ) from error
-    if len(data) > MAX_PART_BYTES:
-        raise DataError(f"{name}: {file} unpacks to more than {MAX_PART_BYTES // 10**6} MB of text. {REPAIR_HINT}")
-    return data
-
-
 def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "an e-book")
+    from lxml import etree
+
     # Entities may name files or swell a thousandfold, and no address may be opened.
-    parser = lxml.XMLParser(resolve_entities=False, no_network=True, recover=True)
-    try:
-        root = lxml.fromstring(_read_bytes(book, file, name), parser)
-    except lxml.LxmlError as error:
-        raise DataError(f"{name}: {file} can't be read ({error}). {REPAIR_HINT}") from error
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, recover=True)
+    root = etree.fromstring(book.read(file), parser)
     if root is None:
         raise DataError(f"{name}: {file} is empty. {REPAIR_HINT}")
     return root

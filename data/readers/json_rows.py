@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DataError
 from . import text_files
-from .reader_process import OtherValue
+from .reader_process import BINARY
 
 CHAT_COLUMNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 TEXT_COLUMNS = ("text", "content", "document", "story", "body")
@@ -29,18 +29,21 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"))
 CONTEXT_COLUMNS = ("input", "context")
-CONVERSATION_COLUMNS = (
-    *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id", "chat_id"),
-    *("message_tree_id", "thread_id", "session_id", "conversation"),
+# Of which conversation, which turn, which message and the answer to which one a row is.
+CONVERSATION_ID_COLUMNS = (
+    (
+        *("conversation_id", "conv_id", "conversation_hash", "conversation_no", "dialogue_id", "dialog_id"),
+        *("chat_id", "message_tree_id", "thread_id", "session_id", "conversation"),
+    ),
+    (
+        *("turn", "turn_id", "turn_index", "turn_idx", "turn_number", "turn_no", "utterance_idx"),
+        "message_index",
+    ),
+    ("message_id", "id"),
+    ("parent_id", "parent_message_id", "parent"),
 )
-TURN_COLUMNS = (
-    *("turn", "turn_id", "turn_index", "turn_idx", "turn_number", "turn_no", "utterance_idx"),
-    "message_index",
-)
-MESSAGE_ID_COLUMNS = ("message_id", "id")
-PARENT_COLUMNS = ("parent_id", "parent_message_id", "parent")
 # Columns that never hold the texts of a row.
-ID_COLUMNS = frozenset({*CONVERSATION_COLUMNS, *TURN_COLUMNS, *PARENT_COLUMNS, "message_id"} - {"conversation"})
+ID_COLUMNS = {column for names in CONVERSATION_ID_COLUMNS for column in names} - {"conversation", "id"}
 # {"data": {"train": {"rows": [...]}}} has three levels.
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
@@ -49,16 +52,13 @@ NOT_SPACE = re.compile(r"\S")
 
 
 class Row(NamedTuple):
-    """One row and its number in the file; `problem` says why it has no columns.
-
-    For a conversation of an export: the counts of what was dropped, and whether it has no reply.
-    """
+    """One row and its number in the file; `problem` says why it has no columns."""
 
     number: int
     columns: Mapping[str, Any]
     problem: str = ""
-    left_out: Mapping[str, int] = MappingProxyType({})
-    without_reply: bool = False
+    left_out: Mapping[str, int] = MappingProxyType({})  # what was dropped from a conversation of an export
+    without_reply: bool = False  # a conversation of an export
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,27 @@ def read_json(path: Path, name: str) -> Table:
         lines = [line for line in text.split("\n", 20)[:20] if line.strip()][:2]
         if len(lines) == 2 and isinstance(_parse_or_none(lines[0]), dict):
             note = f"{name} has one row per line, so it was read as JSONL."
-            return Table(name, "line", lambda: _text_rows(text.split("\n")), (*notes, note))
+            return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{name} {_limit_problem(error)}") from error
-    rows = [_to_row(number, row) for number, row in enumerate(_find_rows(value, name), start=1)]
+    if not isinstance(value, dict):
+        raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
+    # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
+    found = [value]
+    if not find_export_column(value):
+        found = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
+        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
+        columns = list(value.values())
+        if columns and all(isinstance(column, dict) for column in columns):
+            columns = [list(column.values()) for column in columns]
+        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
+        if not found and columns and are_columns and len(set(map(len, columns))) == 1:
+            found = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+        found = found or [value]
+    if found == [{}]:
+        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
+    rows = [_to_row(number, row) for number, row in enumerate(found, start=1)]
     return Table(name, "row", lambda: iter(rows), notes)
 
 
@@ -134,13 +150,11 @@ def read_jsonl(path: Path, name: str) -> Table:
     """A row on each line, read as a stream; or an array in spite of the suffix."""
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
-    if not head.strip(b"\x00 \t\r\n\xef\xbb\xbf"):
-        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     text_files.refuse_other_formats(head, name)
     # UTF-16 can't be read line by line as bytes, so such a file is read as a whole.
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head[:64].count(0) > 16:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text, notes = text_files.read_text(path, name)
-        return Table(name, "line", lambda: _text_rows(text.split("\n")), notes)
+        return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), notes)
     beginning = head.removeprefix(codecs.BOM_UTF8).lstrip()
     is_array = beginning.split(b"\n")[0].strip() == b"{" and b"\n" in beginning  # an indented object
     if beginning.startswith(b"["):  # an array, unless the first line is a whole row, with more lines after it
@@ -151,48 +165,40 @@ def read_jsonl(path: Path, name: str) -> Table:
         table = read_json(path, name)
         note = f"{name} does not have one row per line, so it was read as JSON."
         return Table(name, table.unit, table.rows, (*table.notes, note))
-    return Table(name, "line", lambda: _stream_rows(path, name))
+
+    def rows() -> Iterator[Row]:
+        with text_files.open_binary(path, name) as file:
+            yield from _rows_of_lines(file)
+
+    return Table(name, "line", rows)
 
 
-def _stream_rows(path: Path, name: str) -> Iterator[Row]:
-    with text_files.open_binary(path, name) as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                yield Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
-                continue
-            yield from _row_of_line(number, text)
-
-
-def _text_rows(lines: Iterable[str]) -> Iterator[Row]:
+def _rows_of_lines(lines: Iterable[str | bytes]) -> Iterator[Row]:
+    """The row of each line that is not blank; in place of a broken one, what is wrong with it."""
     for number, line in enumerate(lines, start=1):
-        yield from _row_of_line(number, line)
-
-
-def _row_of_line(number: int, line: str) -> Iterator[Row]:
-    if not line or line.isspace():
-        return
-    try:
-        yield _to_row(number, json.loads(line))
-    except json.JSONDecodeError as error:
-        problem = f"{_explain(error, line)}. Each row must be a complete JSON object on one line."
-        if line.strip() in ("{", "["):
-            problem = (
-                "starts an object that does not end on the same line. Put each row on one line, or save all rows "
-                "as an array in a .json file."
-            )
-        yield Row(number, {}, problem)
-    except (RecursionError, ValueError) as error:
-        yield Row(number, {}, _limit_problem(error))
+        text = ""
+        try:
+            text = line if isinstance(line, str) else line.decode("utf-8-sig" if number == 1 else "utf-8")
+            if not text or text.isspace():
+                continue
+            row = _to_row(number, json.loads(text))
+        except UnicodeDecodeError as error:
+            row = Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
+        except json.JSONDecodeError as error:
+            problem = f"{_explain(error, text)}. Each row must be a complete JSON object on one line."
+            if text.strip() in ("{", "["):
+                problem = (
+                    "starts an object that does not end on the same line. Put each row on one line, or save all "
+                    "rows as an array in a .json file."
+                )
+            row = Row(number, {}, problem)
+        except (RecursionError, ValueError) as error:
+            row = Row(number, {}, _limit_problem(error))
+        yield row
 
 
 def _json_problem(error: json.JSONDecodeError, text: str) -> str:
     """The problem of a whole file, with the line."""
-    if not text.strip():
-        return " is empty. Add rows to it, or remove it from the dataset."
     explanation = _explain(error, text.split("\n")[error.lineno - 1])
     if explanation == ENDS_TOO_EARLY:
         explanation = f"the file {explanation}"
@@ -225,29 +231,6 @@ def _limit_problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply. Each row must be a JSON object whose keys are column names."
     return "contains a number with thousands of digits. Put it in quotes, or remove it."
-
-
-def _find_rows(value: Any, name: str) -> list[Any]:
-    """The rows in a JSON value: the array itself, the longest one inside, or columns of equal length."""
-    if isinstance(value, list):
-        rows = value
-    elif isinstance(value, dict) and find_export_column(value):
-        rows = [value]
-    elif isinstance(value, dict):
-        rows = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
-        # Columns as pandas writes them: lists of equal length, or objects with the same keys.
-        columns = list(value.values())
-        if columns and all(isinstance(column, dict) for column in columns):
-            columns = [list(column.values()) for column in columns]
-        are_columns = all(isinstance(column, list) and not _is_chat(column) for column in columns)
-        if not rows and columns and are_columns and len(set(map(len, columns))) == 1:
-            rows = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
-        rows = rows or [value]
-    else:
-        raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
-    if not rows or rows == [{}]:
-        raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
-    return rows
 
 
 def find_export_column(columns: Mapping[str, Any]) -> str:
@@ -294,13 +277,13 @@ def describe_value(value: Any) -> str:
     """A JSON value in words."""
     if value is None:
         return "null"
-    if isinstance(value, OtherValue):
-        return value.kind
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return f"a number ({value:g})" if abs(value) < 1e15 else "a number"
-    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bytes: "binary data, not text"}
+    if isinstance(value, dict) and BINARY in value:
+        return BINARY
+    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 

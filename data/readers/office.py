@@ -1,29 +1,14 @@
-"""Word documents (.docx) and OpenDocument texts (.odt) to paragraphs.
-
-Of a Word document all text is read, tracked insertions included, deletions not; of an OpenDocument text, notes,
-comments and deletions are left out.
-"""
+"""Word documents (.docx) and OpenDocument texts (.odt) to paragraphs, without deletions, notes and comments."""
 
 from __future__ import annotations
 
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...core.errors import DataError
-from . import text_files
-from .paragraphs import Paragraph, outermost
-
-DAMAGE_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, AttributeError, NotImplementedError),
-    RuntimeError,
-)
-REPAIR_HINT = "Open it in {program} and save it again, or save its text as a .txt file."
-WORD_HINT = REPAIR_HINT.format(program="Word or LibreOffice")
-ODT_HINT = REPAIR_HINT.format(program="LibreOffice")
+from .documents import Paragraph, outermost
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
@@ -37,29 +22,19 @@ BREAK_BEFORE = (NAMESPACE % "xsl-fo-compatible") + "break-before"
 SKIPPED_IN_ODT = frozenset(
     {TEXT + "note", TEXT + "tracked-changes", TEXT + "ruby-text", OFFICE + "annotation", DRAW + "frame"}
 )
-MAX_DIGITS = 100  # more are no count of anything, and Python refuses to read them
 
 
-def read_docx(path: Path, name: str) -> list[Paragraph]:
+def read_docx(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of a Word document, headings with their levels; a page break begins a part."""
-    docx = text_files.import_library("docx", "python-docx", name, "a Word document")
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "a Word document")
-    try:
-        with text_files.open_binary(path, name) as stream:
-            if stream.read(8).startswith(b"\xd0\xcf\x11\xe0"):
-                raise DataError(
-                    f"{name} is in the old Word format or protected by a password. Save it as .docx without a "
-                    "password."
-                )
-            size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
-            text_files.refuse_huge(size, name, WORD_HINT)
-            document = docx.Document(stream)
-            styles = {style.style_id: style.name or "" for style in document.styles}
-            return list(_read_word_body(document.element.body, styles))
-    except (*DAMAGE_ERRORS, lxml.LxmlError, docx.opc.exceptions.OpcError) as error:
+    import docx
+
+    if stream.read(8).startswith(b"\xd0\xcf\x11\xe0"):
         raise DataError(
-            f"{name} is not a valid Word document ({text_files.short_message(error)}). {WORD_HINT}"
-        ) from error
+            f"{name} is in the old Word format or protected by a password. Save it as .docx without a password."
+        )
+    document = docx.Document(stream)
+    styles = {style.style_id: style.name or "" for style in document.styles}
+    return list(_read_word_body(document.element.body, styles)), ()
 
 
 def _read_word_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
@@ -106,32 +81,29 @@ def _word_text(paragraph: Any) -> str:
     return "".join(parts)
 
 
-def read_odt(path: Path, name: str) -> list[Paragraph]:
+def read_odt(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of an OpenDocument text, headings with their levels; a page break before one begins a part."""
-    lxml = text_files.import_library("lxml.etree", "lxml", name, "an OpenDocument text document")
+    from lxml import etree
+
     # Entities may name files or swell a thousandfold, and no address may be opened.
-    parser = lxml.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     manifest = "META-INF/manifest.xml"
-    try:
-        with text_files.open_binary(path, name) as stream, zipfile.ZipFile(stream) as archive:
-            if manifest in archive.namelist() and b"encryption-data" in archive.read(manifest):
-                raise DataError(f"{name} is protected by a password. Save it without a password.")
-            text_files.refuse_huge(archive.getinfo("content.xml").file_size, name, ODT_HINT)
-            root = lxml.fromstring(archive.read("content.xml"), parser)
-    except (*DAMAGE_ERRORS, lxml.LxmlError) as error:
-        raise DataError(
-            f"{name} is not a valid OpenDocument text document ({text_files.short_message(error)}). {ODT_HINT}"
-        ) from error
+    with zipfile.ZipFile(stream) as archive:
+        if manifest in archive.namelist() and b"encryption-data" in archive.read(manifest):
+            raise DataError(f"{name} is protected by a password. Save it without a password.")
+        root = etree.fromstring(archive.read("content.xml"), parser)
     body = root.find(f"{OFFICE}body/{OFFICE}text")
     if body is None:
-        raise DataError(f"{name} is an OpenDocument spreadsheet or drawing, not a text document. {ODT_HINT}")
+        raise DataError(
+            f"{name} is an OpenDocument spreadsheet or drawing, not a text document. Save its text as a .txt file."
+        )
     break_styles = frozenset(
         style.get(STYLE + "name", "")
         for style in root.iter(STYLE + "style")
         for properties in style.iter(STYLE + "paragraph-properties")
         if properties.get(BREAK_BEFORE) == "page"
     )
-    return list(_read_odt_body(body, break_styles))
+    return list(_read_odt_body(body, break_styles)), ()
 
 
 def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
@@ -155,10 +127,8 @@ def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragrap
 
 
 def _small_number(digits: str) -> int:
-    """A count or a level, at most 1000; 1 where it is no number."""
-    if not digits.isdecimal():
-        return 1
-    return min(int(digits), 1000) if len(digits) <= MAX_DIGITS else 1000
+    """A count or a level, at most 1000; 1 where it is no number. Python refuses to read thousands of digits."""
+    return min(int(digits[:4]), 1000) if digits.isdecimal() else 1
 
 
 def _odt_text(paragraph: Any) -> str:

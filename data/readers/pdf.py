@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count
 from ..unspaced import is_unspaced, join_unspaced, joint
-from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
@@ -21,42 +21,31 @@ HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
 PageBlocks = list[str]
 
 
-def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """The text of the document, page by page, and a note where the file had to be repaired."""
-    pymupdf = text_files.import_library("pymupdf", "pymupdf", name, "a PDF document")
-    display_errors = pymupdf.TOOLS.mupdf_display_errors()
-    pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors to the console
-    try:
-        with text_files.open_binary(path, name):  # a DataError says why it can't be opened
-            pass
-        with pymupdf.open(path, filetype="pdf") as document:
-            if document.needs_pass:
-                raise DataError(f"{name} is protected by a password. Save a copy without a password.")
-            flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
-            # Of a block, 4 is its text and 6 its kind: 0 is text, 1 a picture.
-            blocks = (page.get_text("blocks", flags=flags) for page in document)
-            pages = [[block[4] for block in page if block[6] == 0] for page in blocks]
-            if not any(text.strip() for page in pages for text in page):
-                raise DataError(
-                    f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a "
-                    "text recognition (OCR) program first."
-                )
-            chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
-            if len(chapters) < 2:  # a title alone divides nothing
-                chapters = set()
-            repaired = (
-                f"{name} is damaged. Its text was recovered as far as possible, and the file was not changed. "
-                "Check that no text is missing."
+    pymupdf: Any = importlib.import_module("pymupdf")
+    pymupdf.TOOLS.mupdf_display_errors(False)  # MuPDF would print its errors
+    with pymupdf.open(stream.name, filetype="pdf") as document:
+        if document.needs_pass:
+            raise DataError(f"{name} is protected by a password. Save a copy without a password.")
+        flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
+        # Of a block, 4 is its text and 6 its kind: 0 is text, 1 a picture.
+        blocks = (page.get_text("blocks", flags=flags) for page in document)
+        pages = [[block[4] for block in page if block[6] == 0] for page in blocks]
+        if not any(text.strip() for page in pages for text in page):
+            raise DataError(
+                f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a text "
+                "recognition (OCR) program first."
             )
-            notes = (repaired,) if document.is_repaired else ()
-            return list(_join_blocks(_remove_running_heads(pages), chapters)), notes
-    except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
-        message = text_files.short_message(error)
-        raise DataError(
-            f"{name} is not a valid PDF document ({message}). Open it in a PDF reader and print it to a new PDF."
-        ) from error
-    finally:
-        pymupdf.TOOLS.mupdf_display_errors(display_errors)
+        chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
+        if len(chapters) < 2:  # a title alone divides nothing
+            chapters = set()
+        repaired = (
+            f"{name} is damaged. Its text was recovered as far as possible, and the file was not changed. Check "
+            "that no text is missing."
+        )
+        notes = (repaired,) if document.is_repaired else ()
+        return list(_join_blocks(_remove_running_heads(pages), chapters)), notes
 
 
 def _remove_running_heads(pages: Sequence[PageBlocks]) -> list[PageBlocks]:

@@ -1,12 +1,12 @@
-"""The process that reads files with libraries: started, watched and ended here, and what it runs itself.
+"""The limits of reading a file, and the process that reads files with libraries: watched here, and what it runs.
 
 A library may loop for hours or fill the memory over a damaged file, and nothing in Python can stop it; a process
 can be ended. It is a plain Python that loads this program as a package of its own: `multiprocessing` would load
 the program that runs now once more, which may be the webui.
 
-A request is (function, arguments, budget), and each answer (kind, bytes). After each item, True asks for the next
-one and False for no more. All of it is in marshal's format, which holds only plain values: nothing that a damaged
-file makes the process send can run code here, as a pickle could.
+A request [function, arguments] and each answer [kind, value] is a line of JSON, so nothing that a damaged file
+makes the process send can run code here. After each item, `true` asks for the next one, and another request ends
+the last one.
 """
 
 from __future__ import annotations
@@ -14,26 +14,34 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import marshal
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...core.errors import DataError, StoppedError, TrainingProError
-from .limits import MB, Budget, unforeseen
+
+MB = 1_000_000
+# Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds.
+SECONDS, SECONDS_PER_MB = 4, 10
+# Above the file's size: libraries need some 60 MB, the largest novel as a Word document 150 MB.
+MEMORY_BYTES = 400 * MB
+# Packed text shrinks to a fifth; only a table that repeats its texts in every row shrinks to a fiftieth.
+CHARACTERS, CHARACTERS_PER_BYTE = 20 * MB, 100
+ROWS, ROWS_PER_BYTE = 100_000, 1
+MAX_MESSAGE = 1000
+# Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion.
+MAX_DEPTH = 64
+NESTED = (dict, list, tuple)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "script.py"
 BOOTSTRAP = """
@@ -47,22 +55,89 @@ importlib.import_module("training_pro.data.readers.reader_process").serve()
 WATCH_SECONDS = 0.05
 # Above the seconds of the budget: starting Python and loading the program takes some CPU time, too.
 SPARE_SECONDS = 1.0
-# Above the memory of the budget: libraries reserve some that they never use, Arrow most of all.
-SPARE_BYTES, SPARE_BYTES_OF_ARROW = 50 * MB, 150 * MB
-MARSHAL_VERSION = 2  # later ones look for equal objects, which is slower and saves nothing here
-PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes})
+BINARY = "binary data, not text"
 LOG = logging.getLogger("training_pro")
 
 
-@dataclass(frozen=True)
-class OtherValue:
-    """A value of a row that is neither text nor number, such as a date: its type, and the value in words."""
+class Budget:
+    """The limits of reading one file, by its size on disk; its name is for messages."""
 
-    kind: str
-    words: str
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        try:
+            self.size = path.stat().st_size
+        except OSError:  # its reader says why it can't be read
+            self.size = 0
+        self.seconds = SECONDS + SECONDS_PER_MB * self.size / MB
+        self.memory = MEMORY_BYTES + self.size
+        self.characters = CHARACTERS + CHARACTERS_PER_BYTE * self.size
+        self.rows = ROWS + ROWS_PER_BYTE * self.size
 
-    def __str__(self) -> str:
-        return self.words
+    def exceeded(self, limit: str) -> DataError:
+        """The error of a limit that was reached: seconds, memory, characters or rows."""
+        spent = {
+            "seconds": f"takes more than {self.seconds:,.0f} seconds of CPU time to read",
+            "memory": f"takes more than {self.memory // MB:,} MB of memory to read",
+            "characters": f"expands to more than {self.characters // MB:,} MB when it is read",
+            "rows": f"has more than {self.rows:,} rows",
+        }[limit]
+        size = f"{self.size / MB:.1f} MB" if self.size >= MB / 10 else f"{self.size / 1000:.1f} KB"
+        much = "many" if limit == "rows" else "much"
+        return DataError(
+            f"{self.name} {spent}, which is too {much} for a file of {size}. It may be damaged, or "
+            "deliberately made to crash programs. Save its text or rows in another format (.txt, .jsonl), or "
+            "remove it from the dataset."
+        )
+
+
+def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects in a value are nested more deeply."""
+    level = [value]
+    for _ in range(depth + 1):  # level by level, since recursion would reach Python's own limit
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, NESTED)]
+        if not level:
+            return False
+    return True
+
+
+@contextmanager
+def as_data_error(name: str) -> Iterator[None]:
+    """Turn every error that reading a file leaves into a DataError with its name; the log gets the traceback."""
+    try:
+        yield
+    except DataError as error:
+        message = str(error)
+        if len(message) <= MAX_MESSAGE:
+            raise
+        raise DataError("\n".join(shorten(line, MAX_MESSAGE) for line in message.splitlines())) from error
+    except TrainingProError:
+        raise
+    except Exception as error:
+        LOG.warning("%s can't be read", name, exc_info=True)
+        raise unforeseen(name, error) from error
+
+
+def shorten(text: str, length: int) -> str:
+    """A text of at most this length; names and values in a message may be as long as their file."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def unforeseen(name: str, error: Exception) -> DataError:
+    """The sentence for an error that no reader expects."""
+    if isinstance(error, MemoryError):
+        return DataError(f"{name} needs more memory than is available. Split it into smaller files.")
+    if isinstance(error, ImportError):
+        package = {"docx": "python-docx"}.get(error.name or "", error.name)
+        return DataError(f"{name}: reading this file needs the {package} package (pip install {package}).")
+    if isinstance(error, RecursionError):
+        return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
+    reason = " ".join(str(error).split())[:120].rstrip(".")
+    kind = type(error).__name__
+    return DataError(
+        f"{name} can't be read ({f'{kind}: {reason}' if reason else kind}). It may be damaged. Save it again, or "
+        "save its text or rows in another format (.txt, .jsonl). The console has the details."
+    )
 
 
 class ReaderProcess:
@@ -71,61 +146,69 @@ class ReaderProcess:
     def __init__(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self._is_stopped = is_stopped
         self._process: subprocess.Popen[bytes] | None = None
+        self._answers: SimpleQueue[bytes] = SimpleQueue()
         self._errors: Any = None
+        self._meter: Any = None
         self._budget: Budget | None = None  # of the file that is read now
-        self._verdict: TrainingProError | None = None  # why the process was ended
 
     def items(self, function: str, budget: Budget, *arguments: Any) -> Iterator[Any]:
-        """The items that a function of a reader makes in the process; it makes the next one while one is used."""
-        if self._budget:  # another file is not read to its end yet
-            other = ReaderProcess(self._is_stopped)
-            try:
-                yield from other.items(function, budget, *arguments)
-            finally:
-                other.end()
-            return
+        """The items that a function of a reader makes in the process, each made when it is asked for."""
         if self._process is None or self._process.poll() is not None:
             self._start(budget.name)
-        process, self._budget = self._process, budget
-        assert process and process.stdout
-        threading.Thread(target=self._watch, args=(process, budget), name="Reader watch", daemon=True).start()
-        is_asked, is_done, is_first = True, False, True
-        self._send((function, arguments, astuple(budget)))
-        try:
-            while not is_done:
-                if not is_asked:
-                    self._send(True)
-                is_asked = True
-                try:
-                    kind, data = marshal.load(process.stdout)
-                    value = marshal.loads(data)
-                except (EOFError, OSError, ValueError, TypeError):  # also cut off within an answer
-                    raise self._death(process, budget) from None
-                is_done = kind not in ("item", "other item")
-                if kind == "failed":
-                    value, details = value
-                    LOG.warning("%s\n%s", value, details)
-                if kind in ("refused", "failed"):
-                    raise DataError(value)
-                if is_done:
-                    return
-                is_asked = not is_first  # many want only the first items
-                if is_asked:
-                    self._send(True)
-                is_first = False
-                yield _from_plain(value) if kind == "other item" else value
-        finally:
-            self._budget = None
-            if is_asked and not is_done:  # what it is making may never be done
-                self.end()
-            elif not is_done:
-                self._send(False)
+        request: Any = [function, arguments]
+        self._budget, characters = budget, 0
+        begun = 0.0
+        with suppress(Exception):  # psutil is missing, or the process has ended
+            begun = sum(self._meter.cpu_times()[:2])
+        while True:
+            with suppress(OSError, ValueError, AttributeError):  # it has ended: the answer says so
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
+                self._process.stdin.flush()  # type: ignore[union-attr]
+            answer = self._wait(budget, begun)
+            characters += len(answer)
+            if characters > budget.characters:
+                raise budget.exceeded("characters")
+            kind, value = json.loads(answer)
+            if kind == "failed":
+                value, details = value
+                LOG.warning("%s\n%s", value, details)
+            if kind in ("refused", "failed"):
+                raise DataError(value)
+            if kind == "end":
+                return
+            yield value
+            assert self._budget is budget, "files are read one after another"
+            request = True
 
-    def _send(self, request: Any) -> None:
-        """Send a request; that the process has ended shows where its answer is waited for."""
-        with suppress(OSError, ValueError, AttributeError):
-            marshal.dump(request, self._process.stdin, MARSHAL_VERSION)  # type: ignore[union-attr, arg-type]
-            self._process.stdin.flush()  # type: ignore[union-attr]
+    def _wait(self, budget: Budget, begun: float) -> bytes:
+        """The next answer; the process is ended when it is over its limits, or when the user stops the work."""
+        while True:
+            verdict: TrainingProError | None = None
+            if self._is_stopped():
+                verdict = StoppedError(f"Stopped while reading {budget.name}.")
+            with suppress(Exception):  # as above
+                if self._meter.memory_info().rss > budget.memory:
+                    verdict = verdict or budget.exceeded("memory")
+                elif sum(self._meter.cpu_times()[:2]) - begun > budget.seconds + SPARE_SECONDS:
+                    verdict = verdict or budget.exceeded("seconds")
+            if verdict:
+                self.end()
+                raise verdict
+            with suppress(Empty):
+                if answer := self._answers.get(timeout=WATCH_SECONDS):
+                    return answer
+                code = self._process.wait() if self._process else None
+                self._errors.seek(0)
+                printed = self._errors.read().decode("utf-8", "replace").strip()
+                self.end()
+                LOG.warning("The process that read %s ended with code %s: %s", budget.name, code, printed)
+                last_line = printed.rpartition("\n")[2][:200]
+                reason = f"code {code}: {last_line}" if last_line else f"code {code}"
+                raise DataError(
+                    f"{budget.name} can't be read: the process that reads it ended unexpectedly ({reason}). The "
+                    "file may be damaged. Save it again, or save its text or rows in another format (.txt, "
+                    ".jsonl)."
+                )
 
     def end(self) -> None:
         """End the process immediately, whatever it is doing."""
@@ -140,9 +223,9 @@ class ReaderProcess:
     def _start(self, name: str) -> None:
         """Start the process; a DataError says why that is not possible."""
         self.end()
-        self._verdict, self._errors = None, tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._errors, answers = tempfile.TemporaryFile(), SimpleQueue[bytes]()  # noqa: SIM115 - closed in `end`
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path), str(SCRIPT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -157,42 +240,16 @@ class ReaderProcess:
                 "(.txt, .jsonl)."
             ) from error
 
-    def _watch(self, process: subprocess.Popen[bytes], budget: Budget) -> None:
-        """End the process when it is over the limits of its file, or when the user stops the work."""
-        meter: Any = None
-        with suppress(Exception):  # psutil is missing, or the process has ended
-            meter = importlib.import_module("psutil").Process(process.pid)
-        begun = sum(meter.cpu_times()[:2]) if meter else 0.0
-        while self._budget is budget and process.poll() is None:
-            if self._is_stopped():
-                self._verdict = StoppedError(f"Stopped while reading {budget.name}.")
-            with suppress(Exception):
-                if meter and meter.memory_info().rss > budget.memory:
-                    self._verdict = budget.exceeded("memory")
-                elif meter and sum(meter.cpu_times()[:2]) - begun > budget.seconds + SPARE_SECONDS:
-                    self._verdict = budget.exceeded("seconds")
-            if self._verdict:
-                process.kill()
-                return
-            time.sleep(WATCH_SECONDS)
+        def receive() -> None:
+            with suppress(OSError, ValueError):  # closed in `end`
+                for line in process.stdout or ():
+                    answers.put(line)
+            answers.put(b"")
 
-    def _death(self, process: subprocess.Popen[bytes], budget: Budget) -> TrainingProError:
-        """Why the process ended before its answer."""
-        process.kill()
-        code = process.wait()
-        self._errors.seek(0)
-        printed = self._errors.read().decode("utf-8", "replace").strip()
-        if self._verdict:
-            return self._verdict
-        if code == -getattr(signal, "SIGXCPU", 0):  # of `_limit`
-            return budget.exceeded("seconds")
-        last_line = printed.rpartition("\n")[2][:200]
-        reason = f"code {code}: {last_line}" if last_line else f"code {code}"
-        LOG.warning("The process that read %s ended with code %s: %s", budget.name, code, printed)
-        return DataError(
-            f"{budget.name} can't be read: the process that reads it ended unexpectedly ({reason}). The file may "
-            "be damaged. Save it again, or save its text or rows in another format (.txt, .jsonl)."
-        )
+        self._process, self._answers, self._meter = process, answers, None
+        with suppress(Exception):  # psutil comes with accelerate; without it, reading has no limits
+            self._meter = importlib.import_module("psutil").Process(process.pid)
+        threading.Thread(target=receive, name="Reader answers", daemon=True).start()
 
 
 _CURRENT: ContextVar[ReaderProcess | None] = ContextVar("reader_process", default=None)
@@ -200,10 +257,7 @@ _CURRENT: ContextVar[ReaderProcess | None] = ContextVar("reader_process", defaul
 
 @contextmanager
 def reader_process(is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """One process for all files that are read inside; it is ended when the user stops the work, and at the end.
-
-    Inside another `reader_process`, that one's process is used.
-    """
+    """One process for all files that are read inside, also in another `reader_process`; it ends at the end."""
     if _CURRENT.get():
         yield
         return
@@ -221,7 +275,7 @@ def read_items(function: str, path: Path, name: str, *arguments: Any) -> Iterato
     shared = _CURRENT.get()
     process = shared or ReaderProcess()
     try:
-        yield from process.items(function, Budget.of(path, name), str(path), name, *arguments)
+        yield from process.items(function, Budget(path, name), str(path), name, *arguments)
     finally:
         if not shared:
             process.end()
@@ -244,76 +298,34 @@ def serve() -> None:
     requests: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
-        with suppress(EOFError, OSError, ValueError):
-            while True:
-                requests.put(marshal.load(sys.stdin.buffer))
+        for line in sys.stdin.buffer:
+            requests.put(json.loads(line))
         os._exit(0)  # the program has ended; so does this one, whatever is being read
 
     threading.Thread(target=receive, daemon=True).start()
+    request = requests.get()
     while True:
-        function, arguments, limits = requests.get()
-        budget = Budget(*limits)
-        _limit(budget, SPARE_BYTES_OF_ARROW if str(arguments[0]).lower().endswith(".parquet") else SPARE_BYTES)
-        for reply in make_replies(function, arguments, budget):
-            marshal.dump(reply, replies, MARSHAL_VERSION)
+        for answer in make_answers(*request):
+            replies.write(answer + b"\n")
             replies.flush()
-            if reply[0] in ("item", "other item") and not requests.get():
+            request = requests.get()
+            if request is not True:
                 break
 
 
-def make_replies(function: str, arguments: Sequence[Any], budget: Budget) -> Iterator[tuple[str, bytes]]:
+def make_answers(function: str, arguments: Sequence[Any]) -> Iterator[bytes]:
     """The items that a function of a reader makes, then the end; or why it can't."""
     module, _, name = function.rpartition(".")
-    characters = 0
+
+    def to_plain(value: Any) -> Any:  # what JSON has no form for: bytes, dates and the like
+        return {BINARY: len(value)} if isinstance(value, bytes) else str(value)
+
     try:
         for item in getattr(importlib.import_module(f"{__package__}.{module}"), name)(*arguments):
-            kind = "item"
-            try:
-                data = marshal.dumps(item, MARSHAL_VERSION)
-            except ValueError:  # it holds something that marshal has no form for
-                kind, data = "other item", marshal.dumps(_to_plain(item), MARSHAL_VERSION)
-            characters += len(data)
-            if characters > budget.characters:
-                raise budget.exceeded("characters")
-            yield kind, data
-        yield "end", marshal.dumps(None)
+            yield json.dumps(["item", item], default=to_plain).encode()
+        answer: list[Any] = ["end", None]
     except DataError as error:
-        yield "refused", marshal.dumps(str(error))
-    except MemoryError:
-        yield "refused", marshal.dumps(str(budget.exceeded("memory")))
+        answer = ["refused", str(error)]
     except Exception as error:  # noqa: BLE001 - whatever a library raises becomes a sentence
-        yield "failed", marshal.dumps((str(unforeseen(budget.name, error)), traceback.format_exc()))
-
-
-def _limit(budget: Budget, spare_bytes: int) -> None:
-    """Let the system limit this process, on Linux also its memory: faster than a watch, and without psutil."""
-    with suppress(ImportError, OSError, ValueError, IndexError):  # Windows has no such limits
-        import resource
-
-        seconds = math.ceil(time.process_time() + budget.seconds + SPARE_SECONDS) + 1
-        _, most = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, most))
-        # Linux counts the writable memory against this limit, the sixth number of statm.
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        data = pages * os.sysconf("SC_PAGESIZE") + budget.memory + spare_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (data, most))
-
-
-def _to_plain(value: Any) -> Any:
-    """A value with each date and the like in it as a tuple that begins with `...`, which no row has."""
-    if isinstance(value, dict):
-        return {_to_plain(key): _to_plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_plain(inner) for inner in value)
-    if value is None or type(value) in PLAIN_TYPES:
-        return value
-    return ..., type(value).__name__, str(value)
-
-
-def _from_plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_from_plain(key): _from_plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple) and value[:1] == (...,):
-        return OtherValue(value[1], value[2])
-    return type(value)(map(_from_plain, value)) if isinstance(value, (list, tuple)) else value
+        answer = ["failed", [str(unforeseen(arguments[1], error)), traceback.format_exc()]]
+    yield json.dumps(answer).encode()

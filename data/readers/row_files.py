@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, csv_rows
+from . import binary_rows, chat_exports, csv_rows, text_files
 from .json_rows import Row, Table, read_json, read_jsonl
-from .limits import MAX_DEPTH, Budget, exceeds_depth
+from .reader_process import MAX_DEPTH, exceeds_depth
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -19,7 +19,6 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
 }
-JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
@@ -32,17 +31,20 @@ def is_row_file(path: Path) -> bool:
 def read_table(path: Path, name: str, columns: Columns) -> Table:
     """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
     suffix = path.suffix.lower()
+    with text_files.open_binary(path, name) as file:
+        head = file.read(4096)
+    if not head.strip(b" \t\r\n\xef\xbb\xbf"):
+        raise DataError(f"{name} is empty. Add rows to it, or remove it from the dataset.")
     if suffix in DATABASE_SUFFIXES:
-        return binary_rows.read_database(path, name, columns)
+        return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)
-    if suffix in JSON_SUFFIXES:
-        table = chat_exports.unpack_export(replace(table, rows=partial(_limit_depth, table)))
-    return replace(table, rows=lambda: Budget.of(path, name).timed(table.rows()))
+    if suffix in (".csv", ".tsv"):
+        return table
 
+    def rows() -> Iterator[Row]:
+        for row in table.rows():
+            yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
 
-def _limit_depth(table: Table) -> Iterator[Row]:
-    """The rows; in place of one that is nested too deeply, a message."""
-    for row in table.rows():
-        yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
+    return chat_exports.unpack_export(replace(table, rows=rows))

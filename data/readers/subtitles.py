@@ -6,12 +6,12 @@ import html
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
+from typing import BinaryIO
 
 from ...core.errors import DataError
 from ..unspaced import joint
 from . import text_files
-from .paragraphs import Paragraph
+from .documents import Paragraph
 
 TIME = re.compile(r"\s*(?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->")
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")
@@ -22,43 +22,40 @@ STOPS = '.!?…:;"”’»)]♪'
 LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{1000,};?")  # to no character; Python refuses such numbers
 
 
-def read_paragraphs(path: Path, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
+def read_subtitles(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
     """A line for each subtitle, or for each speaker in it; subtitles that divide a sentence share a line."""
-    text, notes = text_files.read_text(path, name)
+    content, notes = text_files.decode_bytes(stream.read(), name)
+    text = text_files.normalize_line_ends(content)
     if not any(map(TIME.match, text.split("\n"))):
         raise DataError(
             f"{name} has no timestamps, so it is not a subtitle file. If it is plain text, rename it to end in "
             ".txt."
         )
-    # Lines that share a sentence are joined: the first has no stop yet, and no speaker or sentence begins.
-    lines: list[str] = []
-    for line in _speech_lines(text):
-        before = lines[-1] if lines else "."
-        goes_on = before.endswith(",") or line[0].islower() or PRONOUN.match(line) is not None
-        if before[-1] not in STOPS and not DASH.match(line) and goes_on:
-            lines[-1] += f" {line}"
-        else:
-            lines.append(line)
-    return [Paragraph(line, line=True) for line in lines], notes
-
-
-def _speech_lines(text: str) -> Iterator[str]:
-    """What is said, by one speaker each."""
     subtitles = [lines for lines in _split_subtitles(text.split("\n")) if lines]
     # Rolling subtitles mostly begin with the line that was shown last: it is not said again.
     repeats = [before[-1] == lines[0] for before, lines in pairwise(subtitles) if len(lines) > 1]
     are_rolling = bool(repeats) and sum(repeats) >= len(repeats) / 2
+    speeches: list[str] = []  # what is said, by one speaker each
     last = ""
     for lines in subtitles:
-        speech = ""
+        begins = True
         for line in lines[are_rolling and lines[0] == last :]:
-            if speech and DASH.match(line):
-                yield speech
-                speech = ""
-            speech += joint(speech, line) + line if speech else line
-        if speech:
-            yield speech
+            if begins or DASH.match(line):
+                speeches.append(line)
+            else:
+                speeches[-1] += joint(speeches[-1], line) + line
+            begins = False
         last = lines[-1]
+    # Those that share a sentence are joined: the first has no stop yet, and no speaker or sentence begins.
+    joined: list[str] = []
+    for line in speeches:
+        before = joined[-1] if joined else "."
+        goes_on = before.endswith(",") or line[0].islower() or PRONOUN.match(line) is not None
+        if before[-1] not in STOPS and not DASH.match(line) and goes_on:
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return [Paragraph(line, line=True) for line in joined], notes
 
 
 def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
@@ -79,10 +76,7 @@ def _split_subtitles(lines: list[str]) -> Iterator[list[str]]:
             if line.startswith(("NOTE", "STYLE", "REGION")) and number and not own[number - 1].strip():
                 own = own[:number]
                 break
-        yield [text for line in own if (text := _plain_text(line))]
-
-
-def _plain_text(line: str) -> str:
-    """A line without formatting; a speaker in a voice tag is put in front of it."""
-    spoken = VOICE.sub(lambda voice: f"{voice[1].lstrip()}: ", line)
-    return html.unescape(LONG_REFERENCE.sub("\ufffd", FORMATTING.sub("", spoken))).strip()
+        # A speaker in a voice tag is put in front of the line.
+        spoken = (VOICE.sub(lambda voice: f"{voice[1].lstrip()}: ", line) for line in own)
+        plain = (html.unescape(LONG_REFERENCE.sub("\ufffd", FORMATTING.sub("", line))).strip() for line in spoken)
+        yield list(filter(None, plain))

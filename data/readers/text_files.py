@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import importlib
+import io
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count, plural
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ...chunking import Text  # the reader process needs no NumPy for it
 
 READ_BYTES = 1 << 22
-MAX_UNPACKED_BYTES = 500_000_000
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
 BYTE_ORDER_MARKS = (
@@ -56,7 +54,6 @@ LATIN_ALPHABETS = {  # the letters of each language tell these four code pages a
     "cp1257": ["āčēģīķļņšūž", "ąčęėįšųūž", "äõöüšž"],
 }
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
-NON_TEXT_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, undefined, private and surrogate characters
 NON_ASCII_RUN = re.compile(rb"[\x80-\xff]+")
 TELLING_RUNS = 100_000  # of bytes beyond ASCII that tell broken UTF-8 from other encodings
 NON_ASCII = re.compile(rb"[\x80-\xff]")
@@ -104,7 +101,7 @@ def normalize_chunks(chunks: Iterable[str]) -> Iterator[str]:
 
 
 @contextmanager
-def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
+def open_binary(file: Path, name: str) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes; an OSError becomes a DataError."""
     try:
         with file.open("rb") as stream:
@@ -118,40 +115,13 @@ def open_binary(file: Path, name: str) -> Iterator[BinaryIO]:
 
 def file_digest(file: Path, name: str) -> str:
     """A digest of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=20)
     with open_binary(file, name) as stream:
-        while chunk := stream.read(READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def short_message(error: Exception, length: int = 120) -> str:
-    """A library's own message on one line, cut to this length."""
-    return " ".join(str(error).split())[:length] or type(error).__name__
-
-
-def refuse_huge(size: int, name: str, hint: str) -> None:
-    """A DataError where an archive would unpack to more than any document has."""
-    if size > MAX_UNPACKED_BYTES:
-        raise DataError(f"{name} is {size // 10**6} MB when unpacked, which is too large for a document. {hint}")
-
-
-def import_library(module: str, package: str, name: str, kind: str) -> Any:
-    """Import a library that this kind of file needs; a DataError says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(f"{name}: reading {kind} needs the {package} package (pip install {package}).") from error
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
 def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The text, and a note where its encoding is not plain UTF-8."""
-    encoding, notes = detect_encoding(data, name)
-    try:
-        return data.decode(encoding), notes
-    except UnicodeDecodeError:
-        if encoding == "utf-8":
-            encoding, notes = _guess_encoding([data], data, name)
+    encoding, notes, _ = _detect_encoding(io.BytesIO(data), name)
     text = data.decode(encoding, errors="replace")
     if lost := text.count("\ufffd"):
         are = plural(lost, "is", "are")
@@ -162,82 +132,55 @@ def decode_bytes(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     return text, notes
 
 
-def detect_encoding(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """The encoding by the beginning of the data; UTF-8 where nothing says otherwise."""
-    refuse_other_formats(data, name)
-    marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if data.startswith(mark)), None)
-    encoding = marked or _detect_utf_16(data) or ""
-    if not encoding:
-        sample = data[:SAMPLE_BYTES]
-        controls = len(sample) - len(sample.translate(None, CONTROL_BYTES))
-        if controls > MAX_CONTROL_SHARE * len(sample):
+def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    """The encoding of a file that is too large for memory, and a note where it is not plain UTF-8."""
+    with open_binary(file, name) as stream:
+        encoding, notes, is_broken = _detect_encoding(stream, name)
+    broken = f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
+    return encoding, (*notes, *[broken] * is_broken)
+
+
+def _detect_encoding(stream: BinaryIO, name: str) -> tuple[str, tuple[str, ...], bool]:
+    """The encoding, a note where it was guessed or marked, and whether it is UTF-8 with broken bytes."""
+    head = stream.read(SAMPLE_BYTES)
+    refuse_other_formats(head, name)
+    marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if head.startswith(mark)), None)
+    encoding, is_broken = marked or "utf-8", False
+    if not marked:
+        controls = len(head) - len(head.translate(None, CONTROL_BYTES))
+        if controls > MAX_CONTROL_SHARE * len(head):
             raise DataError(
-                f"{name} is not text: {controls} of its first {len(sample)} bytes are control characters. "
+                f"{name} is not text: {controls} of its first {len(head)} bytes are control characters. "
                 "Save its text as a .txt file (UTF-8), and use that file instead."
             )
-        encoding = "utf-8"
-    return encoding, _encoding_notes(name, encoding, marked is not None)
-
-
-def _guess_encoding(chunks: Iterable[bytes], sample: bytes, name: str) -> tuple[str, tuple[str, ...]]:
-    """The encoding of data that is not, or not entirely, UTF-8; the sample shows which legacy code page it has."""
-    # UTF-8 with a few broken bytes is told by all that is not ASCII, wherever it is.
-    beyond_ascii = islice((run[0] for chunk in chunks for run in NON_ASCII_RUN.finditer(chunk)), TELLING_RUNS)
-    letters = b"".join(run + b" " for run in beyond_ascii).decode("utf-8", errors="replace").replace(" ", "")
-    broken = letters.count("\ufffd")
-    is_utf_8 = len(letters) - broken > 4 * broken
-    encoding = "utf-8" if is_utf_8 else _guess_legacy(sample, name)
-    return encoding, _encoding_notes(name, encoding, False)
-
-
-def detect_file_encoding(file: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """The encoding of a file that is too large for memory: UTF-8 if all of it is."""
-    with open_binary(file, name) as stream:
+    if encoding.startswith("utf-8"):
         # Any byte may be the first that is not UTF-8, so all of a UTF-8 file is decoded once.
-        encoding, notes = detect_encoding(stream.read(SAMPLE_BYTES), name)
-        if not encoding.startswith("utf-8"):
-            return encoding, notes
         decoder = codecs.getincrementaldecoder(encoding)()
         for chunk in _read_chunks(stream):
             try:
-                decoder.decode(chunk)
+                decoder.decode(chunk, final=len(chunk) < READ_BYTES)
             except UnicodeDecodeError as error:
-                if encoding == "utf-8":
-                    sample = chunk[max(0, error.start - SAMPLE_BYTES // 2) :]
-                    encoding, notes = _guess_encoding(_read_chunks(stream), sample, name)
-                if encoding.startswith("utf-8"):
-                    broken = f"{name}: some bytes are not UTF-8 and are shown as \ufffd. Save the file as UTF-8."
-                    notes = (*notes, broken)
-                return encoding, notes
-    return encoding, notes
+                if not marked:
+                    # UTF-8 with a few broken bytes is told by all that is not ASCII, wherever it is.
+                    runs = (run[0] for each in _read_chunks(stream) for run in NON_ASCII_RUN.finditer(each))
+                    beyond_ascii = b"".join(run + b" " for run in islice(runs, TELLING_RUNS))
+                    letters = beyond_ascii.decode("utf-8", errors="replace").replace(" ", "")
+                    broken = letters.count("\ufffd")
+                    if len(letters) - broken <= 4 * broken:
+                        encoding = _guess_legacy(chunk[max(0, error.start - SAMPLE_BYTES // 2) :], name)
+                is_broken = encoding.startswith("utf-8")
+                break
+    if encoding.startswith("utf-8"):
+        return encoding, (), is_broken
+    reason = "its byte order mark says so" if marked else "guessed; if characters look wrong, save it as UTF-8"
+    return encoding, (f"{name} was read as {encoding.replace('_', '-')} ({reason}).",), False
 
 
 def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
     """The bytes of a file from its beginning."""
     stream.seek(0)
-    while chunk := stream.read(4 * SAMPLE_BYTES):
+    while chunk := stream.read(READ_BYTES):
         yield chunk
-
-
-def _encoding_notes(name: str, encoding: str, marked: bool) -> tuple[str, ...]:
-    if encoding.startswith("utf-8"):
-        return ()
-    reason = "its byte order mark says so" if marked else "guessed; if characters look wrong, save it as UTF-8"
-    return (f"{name} was read as {encoding.replace('_', '-')} ({reason}).",)
-
-
-def _detect_utf_16(data: bytes) -> str | None:
-    """UTF-16 without a byte order mark, recognized by zeros in every second byte."""
-    sample = data[:SAMPLE_BYTES]
-    even, odd = sample[::2].count(0), sample[1::2].count(0)
-    if len(data) % 2 or max(even, odd) < max(1, len(sample) // 8):
-        return None
-    encoding = "utf-16-le" if odd > even else "utf-16-be"
-    letters = sample.decode(encoding, errors="replace")
-    invalid = sum(
-        unicodedata.category(letter) in NON_TEXT_CATEGORIES and letter not in "\n\r\t\f" for letter in letters
-    )
-    return encoding if invalid <= MAX_CONTROL_SHARE * len(letters) else None
 
 
 def refuse_other_formats(data: bytes, name: str) -> None:
@@ -250,17 +193,12 @@ def refuse_other_formats(data: bytes, name: str) -> None:
 
 
 def _guess_legacy(data: bytes, name: str) -> str:
-    """The legacy code page that fits best; the Latin ones are told apart by their letters."""
+    """The legacy code page that fits best, by the bytes around the first that is not UTF-8."""
     from charset_normalizer import from_bytes
 
-    # The most telling sample: whole lines of a large file, with the first letter beyond ASCII.
-    first = NON_ASCII.search(data)
-    first_position = first.start() if first else 0
-    start = max(0, first_position - SAMPLE_BYTES // 2)
-    sample = data[start : start + SAMPLE_BYTES]
-    line_end = sample.rfind(b"\n")
-    if len(data) > start + SAMPLE_BYTES and start + line_end > first_position:
-        sample = sample[: line_end + 1]
+    sample = data[:SAMPLE_BYTES]
+    if len(data) > SAMPLE_BYTES and NON_ASCII.search(sample, 0, sample.rfind(b"\n") + 1):
+        sample = sample[: sample.rfind(b"\n") + 1]  # whole lines of a large file
 
     def latin_fit(page: str) -> float:
         """The share of the non-ASCII letters that the best fitting language of a code page has."""

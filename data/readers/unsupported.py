@@ -13,25 +13,21 @@ HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumb
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
-TABLE = "save the sheet as .csv"
 SQL = "import it into a database and save the database as .sqlite, or save the table as .csv"
-SLIDES = "save its text as .txt, or save the slides as .pdf"
-PACKED = "unpack it"
 PLAIN = "if it is plain text, rename it to end in .txt"
-SOUND = "transcribe it to a .txt file"
 REMEDIES = {
     **dict.fromkeys((".rtf", ".doc", ".dot", ".pages", ".wpd", ".wps", ".sxw", ".abw", ".fodt", ".ott"), WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
     **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as a .pdf with selectable text, or save its text as .txt"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), TABLE),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save the sheet as .csv"),
     ".sql": SQL,
     ".arrow": "use the .jsonl or .parquet file that it was made from",
-    **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), SLIDES),
-    **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), PACKED),
+    **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), "save its text as .txt, or save the slides as .pdf"),
+    **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), "unpack it"),
     **dict.fromkeys((".mht", ".mhtml", ".webarchive"), "save the page as .html"),
     **dict.fromkeys((".ass", ".ssa", ".sub", ".sbv"), "save the subtitles as .srt"),
     **dict.fromkeys((".fdx", ".celtx", ".scriv", ".one"), "save it as .docx or .txt in the program that made it"),
-    **dict.fromkeys((".mp3", ".wav", ".m4a", ".mp4", ".mkv"), SOUND),
+    **dict.fromkeys((".mp3", ".wav", ".m4a", ".mp4", ".mkv"), "transcribe it to a .txt file"),
 }
 PLAIN_KINDS = frozenset(
     [
@@ -46,10 +42,7 @@ def is_hidden(name: str) -> bool:
 
 
 def visible_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
-    """The wanted files of a folder and of those inside it, in natural order: chapter 2 before chapter 10.
-
-    Neither hidden files nor those that programs leave beside a user's own.
-    """
+    """The wanted files of a folder, no hidden ones, in natural order: chapter 2 before chapter 10."""
     parts = {
         path: path.relative_to(folder).parts for path in folder.rglob("*") if is_wanted(path) and path.is_file()
     }

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...core.host import DeviceMemory
 from ...settings.rules import check_settings
-from ...train_utils import StepPlan, format_count, format_times_range, plural
+from ...train_utils import StepPlan, format_count, plural
 from ..dataset_index import DatasetShare
 from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
 from ..load import ResolvedSettings
@@ -22,10 +22,9 @@ from ..text import (
     SliceMap,
     build_slice_map,
     combine_coverage,
-    describe_contents,
+    describe_slicing,
     describe_units,
     join_maps,
-    unit_name,
 )
 from .data_checks import check_examples, count_learned_stops
 from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
@@ -171,11 +170,8 @@ class SourceReport:
                 f"characters lost: {text.characters_lost}{lost_reason}"
             )
             growth = self.tokens / text.text_tokens if text.text_tokens else 0.0
-            yield (
-                f"  blocks consist of {describe_contents(text.parts_by_lines, text.parts)}; the model sees each "
-                f"{unit_name(text.sentences, text.lines)} {format_times_range(text.seen_least, text.seen_most)} "
-                f"per epoch; an epoch has {growth:.2f} times as many tokens as the text"
-            )
+            counts = text.sentences, text.lines, text.parts_by_lines, text.parts
+            yield f"  {describe_slicing(*counts, text.seen_least, text.seen_most, growth)}"
         if rows := self.rows:
             excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
             which = f"longest example has {self.lengths.longest}"

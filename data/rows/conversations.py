@@ -17,7 +17,7 @@ import numpy as np
 
 from ...chunking import Flags, Ints
 from ...train_utils import format_count, natural_key, plural
-from ..readers import CONVERSATION_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS, TURN_COLUMNS, Row
+from ..readers import Row, json_rows
 
 MAX_ID_CHARS = 200  # a longer value is a text
 # Sorts numbers before names, and rows without a turn last.
@@ -56,7 +56,7 @@ class Conversations:
         """Find the columns in the first rows of a file; those in `used` hold its texts."""
         names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
         found = []
-        for known in (CONVERSATION_COLUMNS, TURN_COLUMNS, MESSAGE_ID_COLUMNS, PARENT_COLUMNS):
+        for known in json_rows.CONVERSATION_ID_COLUMNS:
             found.append("")
             for column in (names[name] for name in known if name in names and name not in used):
                 values = [row.columns[column] for row in rows if row.columns.get(column) is not None]

@@ -13,17 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from ...core.errors import DataError
-from ..readers import (
-    CHAT_COLUMNS,
-    COMPLETION_PAIRS,
-    CONTEXT_COLUMNS,
-    ID_COLUMNS,
-    TEXT_COLUMNS,
-    Row,
-    describe_value,
-    exceeds_depth,
-    find_pair,
-)
+from ..readers import Row, describe_value, exceeds_depth, find_pair, json_rows
 
 # The names of roles in ShareGPT, OpenAI's and other datasets, and those of chat templates.
 ROLES = {
@@ -111,10 +101,10 @@ def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str 
         reason = "the rows are plain text, but a chat template needs messages"
         raise DataError(f"{name}: {reason}. Set Data format to auto or text.")
     if data_format == "text" and schema.kind not in ("text", "completion"):
-        text = next((columns[column] for column in TEXT_COLUMNS if column in columns), "")
+        text = next((columns[column] for column in json_rows.TEXT_COLUMNS if column in columns), "")
         if text:
             return _text_schema(text, f"texts in '{text}', unchanged")
-        known = ", ".join(TEXT_COLUMNS)
+        known = ", ".join(json_rows.TEXT_COLUMNS)
         raise DataError(
             f"{name}: the rows have no text column ({known}). Set Data format to auto or a prompt format."
         )
@@ -125,13 +115,13 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
     values = {column: [_value(row.columns, column) for row in rows] for column in columns}
     lists = {column for column in columns if any(isinstance(value, (list, tuple)) for value in values[column])}
     # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
-    for column in CHAT_COLUMNS:
+    for column in json_rows.CHAT_COLUMNS:
         if column in lists:
             return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
         if any(isinstance(_parse_list(value), list) for value in values.get(column, ())):
             reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
             return _chat_schema((column,), system, reason)
-    for names in COMPLETION_PAIRS:
+    for names in json_rows.COMPLETION_PAIRS:
         if set(names) <= columns.keys():
             listed = f"{names[0]!r} and {names[1]!r}"
             if names[0] in lists:
@@ -141,17 +131,17 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
     pair = find_pair(columns)
     if pair:
         return _answer_schema(pair, columns, system)
-    text = next((column for column in TEXT_COLUMNS if column in columns), "")
+    text = next((column for column in json_rows.TEXT_COLUMNS if column in columns), "")
     if not text:  # the only column that holds texts, ids aside
         texts = {str(key) for row in rows for key, value in row.columns.items() if isinstance(value, str)}
-        texts = {column for column in texts if column.strip().lower() not in ID_COLUMNS}
+        texts = {column for column in texts if column.strip().lower() not in json_rows.ID_COLUMNS}
         text = texts.pop() if len(texts) == 1 else ""
     if text:
         return _text_schema(text, f"texts, because the rows have the column '{text}' and no other known columns")
     if not columns:
         example = '{"instruction": ..., "output": ...}'
         raise DataError(f"{name}: no row has any columns. Each row must be a JSON object such as {example}.")
-    existing = ", ".join([column for key, column in columns.items() if key not in ID_COLUMNS][:12])
+    existing = ", ".join([column for key, column in columns.items() if key not in json_rows.ID_COLUMNS][:12])
     have = f"have the columns {existing}, and none of them is recognized" if existing else "have only ID columns"
     # No example with these names: copied as it is, it might make the wrong column the learned one.
     raise DataError(
@@ -175,7 +165,10 @@ def _read_completion(prompt: str, completion: str, row: Mapping[str, Any]) -> Fi
 def _answer_schema(pair: tuple[str, str], columns: Mapping[str, str], system: str) -> RowSchema:
     """Question and answer as a chat of two messages; a third column may have additional input."""
     question, answer, own_system = columns[pair[0]], columns[pair[1]], columns.get("system", "")
-    more = next((columns[c] for c in CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)), "")
+    more = next(
+        (columns[c] for c in json_rows.CONTEXT_COLUMNS if c in columns and columns[c] not in (question, answer)),
+        "",
+    )
     listed = f"'{question}' and '{answer}'" if not more else f"'{question}', '{more}' and '{answer}'"
     reason = f"questions and answers, because the rows have the columns {listed}"
 
@@ -232,9 +225,9 @@ def _parse_list(value: Any) -> Any:
 def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
     """Read the messages of a column, in OpenAI's format (role, content) or ShareGPT's (from, value)."""
     listed = _value(columns, name)
-    if isinstance(listed, str) and name in (prompt for prompt, _ in COMPLETION_PAIRS):
+    if isinstance(listed, str) and name in (prompt for prompt, _ in json_rows.COMPLETION_PAIRS):
         listed = [{"role": "user", "content": listed}]
-    if name in CHAT_COLUMNS:
+    if name in json_rows.CHAT_COLUMNS:
         listed = _parse_list(listed)
     if listed is None:
         raise BadRowError(f"has no '{name}'.")

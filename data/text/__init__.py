@@ -21,10 +21,9 @@ from .slice_map import (
     SliceMap,
     build_slice_map,
     combine_coverage,
-    describe_contents,
+    describe_slicing,
     describe_units,
     join_maps,
-    unit_name,
 )
 from .slicing import slice_parts, slice_text, slice_texts, store_text
 from .text_units import find_bounds
@@ -39,7 +38,7 @@ __all__ = [
     "clean",
     "combine_coverage",
     "describe_boilerplate",
-    "describe_contents",
+    "describe_slicing",
     "describe_units",
     "find_boilerplate",
     "find_bounds",
@@ -55,5 +54,4 @@ __all__ = [
     "slice_text",
     "slice_texts",
     "store_text",
-    "unit_name",
 ]

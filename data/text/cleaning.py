@@ -67,7 +67,6 @@ ENTRY_NUMBER = re.compile(r"^\W*(?:[ivxlc]{1,8}|\d{1,3})\b[.):]?\s+(?=\S)", re.I
 PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc]+)\s*$")
 HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
 PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
-HEADING_WORDS = re.compile(r"(?P<words>[^\W\d_]{2,}(?:[^\n]*[^\W\d_]{2,})?)")
 LETTERS = re.compile(r"[\W\d_]+")
 SPACES = re.compile(r"\s*")
 SENTENCE_ENDS = tuple(".!?…:;\"'”’»)。！？」』")
@@ -81,7 +80,6 @@ MIN_PAGE_CHARS, MAX_PAGE_CHARS = 800, 6000
 DIVIDING_SHARE = 0.25  # of the pages end inside a sentence; a chapter or a day of a diary does not
 SEARCHED_CHARS = 200  # before a line, for the end of a sentence
 GROWING, MANY_PAGES, GROWING_IN_A_SCAN = 0.9, 30, 0.6  # the share of page numbers that grow; a scan garbles many
-MAX_SCANNED = 4  # headings: of left and right pages, of two books in one file
 MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pages may differ
 MIN_WIDTH = 0.75  # of the usual width; a shorter line does not end because the next word did not fit
 CELLS = re.compile(r"\S(?: {4,}|\t)\S")  # a row of a table
@@ -152,10 +150,7 @@ def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[
 
 
 def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) -> list[Boilerplate]:
-    """Find everything that is not the book, in its order; a stretch inside another one is omitted.
-
-    A text that doesn't begin a file may begin inside a book.
-    """
+    """Everything that is not the book, in its order; a text that doesn't begin a file may begin inside a book."""
     numbered = list(_lines(text, NUMBERED_LINE))
     found = [
         *_notices(text, begins_file),
@@ -299,21 +294,21 @@ def _headings(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
         words = LETTERS.sub("", heading["after"] or heading["before"]).casefold()
         if len(words) >= MIN_HEADING_LETTERS and not NUMBERED.match(line.text):
             by_words[words].append((int(heading["first"] or heading["last"]), line))
-    headings = [
-        pages
-        for pages in by_words.values()
-        if len(pages) >= MIN_HEADINGS and _are_pages(pages) and _divide_text(text, [line for _, line in pages])
-    ]
-    found = [line for pages in headings for _, line in pages]
-    # A scan garbles or loses some of the page numbers: 'm HOLY WAR.' is found by the words of the other headings.
-    number = r"\S{1,4}"
-    for pages in sorted(headings, key=len)[-MAX_SCANNED:]:
-        if len(pages) >= MANY_PAGES:
-            words_seen = Counter(match["words"] for _, line in pages if (match := HEADING_WORDS.search(line.text)))
-            common = re.escape(words_seen.most_common(1)[0][0])
-            pattern = rf"^[^\S\n]*(?:{number}[^\S\n]+)?{common}\W{{0,3}}?(?:[^\S\n]+{number})?[^\S\n]*$"
-            found += _lines(text, re.compile(pattern, re.MULTILINE), pages[0][1].start, pages[-1][1].end)
-    yield from (Boilerplate("page heading", line.start, line.end) for line in found)
+    for pages in by_words.values():
+        if len(pages) < MIN_HEADINGS:
+            continue
+        numbers = [number for number, _ in pages]
+        # The longest growing series, by patience sorting: of those of each length, the smallest last number.
+        smallest_last: list[int] = []
+        for number in numbers:
+            place = bisect_left(smallest_last, number)
+            smallest_last[place : place + 1] = [number]
+        grow = len(smallest_last) >= (GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING) * len(pages)
+        # Numbers of pages are no farther apart than pages are.
+        chars = pages[-1][1].start - pages[0][1].start
+        are_near = chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
+        if grow and are_near and _divide_text(text, [line for _, line in pages]):
+            yield from (Boilerplate("page heading", line.start, line.end) for _, line in pages)
 
 
 def _page_numbers(text: str, lines: Sequence[Line]) -> Iterator[Boilerplate]:
@@ -333,19 +328,6 @@ def _divide_text(text: str, lines: Sequence[Line]) -> bool:
     inside = sum(bool(before) and not before.endswith(SENTENCE_ENDS) for before in befores)
     is_far = lines[-1].start - lines[0].start >= MIN_PAGE_CHARS * (len(lines) - 1)
     return is_far and inside >= DIVIDING_SHARE * len(lines)
-
-
-def _are_pages(pages: Sequence[tuple[int, Line]]) -> bool:
-    """Whether the numbers grow, and are no farther apart than pages are. A scan garbles many of them."""
-    numbers = [number for number, _ in pages]
-    # The longest growing series, by patience sorting: of the growing series of each length, the smallest last one.
-    smallest_last: list[int] = []
-    for number in numbers:
-        place = bisect_left(smallest_last, number)
-        smallest_last[place : place + 1] = [number]
-    growing = GROWING_IN_A_SCAN if len(pages) >= MANY_PAGES else GROWING
-    chars = pages[-1][1].start - pages[0][1].start
-    return len(smallest_last) >= growing * len(pages) and chars <= MAX_PAGE_CHARS * (max(numbers) - min(numbers))
 
 
 def join_wrapped_lines(text: str, width: int) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +77,18 @@ HALF_CHARS = 40  # of the line before a footnote, so that no list is meant
 MAX_NOTE_LINES, MAX_NOTE_CHARS = 8, 2000  # of the footnotes between the halves of a sentence
 OPEN_ENDS = ",;-–—"
 
+# The tables of languages.json (see there), merged over all languages.
+LANGUAGES = json.loads(Path(__file__).with_name("languages.json").read_text(encoding="utf-8"))
+TABLES = [table for table in LANGUAGES.values() if isinstance(table, dict)]
+LISTS = {kind: [word for each in TABLES for word in each.get(kind, ())] for table in TABLES for kind in table}
+WORDS = {kind: frozenset(words) for kind, words in LISTS.items()}
+ABBREVIATIONS = WORDS["never"] | WORDS["number"] | WORDS["either"]
+SUFFIXES, QUOTES = tuple(LISTS["suffixes"]), tuple(LISTS["quotes"])
+SAYS_WORDS, CLOSING, OPENING = ("|".join(map(re.escape, LISTS[kind])) for kind in ("says", "closing", "opening"))
+SAYS = re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{SAYS_WORDS})")
+# Thai has no full stops: a space behind or before certain words ends a sentence.
+SPACED = re.compile(rf"(?:{CLOSING})(?=\s)|(?<=[{THAI}])(?=[^\S\n]+(?:{OPENING}))")
+
 
 class Note(NamedTuple):
     """A footnote: where its line begins, and where its mark stands in the text before."""
@@ -96,8 +106,8 @@ def find_stop_ends(text: str) -> Ints:
         if end := rule(text, stop, last):
             ends.append(end)
             last = end
-    if STOPLESS.search(text):  # Thai has no full stops: there, a space behind certain words ends a sentence
-        ends += [match.end() for match in _languages().spaced.finditer(text)]
+    if STOPLESS.search(text):
+        ends += [match.end() for match in SPACED.finditer(text)]
     return np.array(ends, np.int64)
 
 
@@ -245,13 +255,12 @@ def _line_ends(lines: Lines) -> Ints:
 
 def _unspaced_end(text: str, stop: re.Match[str], _: int) -> int:
     """The end at a stop that needs no space after it, unless the sentence around a quotation continues."""
-    languages = _languages()
     # A wide dot ends no sentence in `３．５`, `3．5` and `．．．`.
     in_number = stop[1] == WIDE_DOT and (stop[2].startswith(WIDE_DOT) or (not stop[4] and stop[6].isdecimal()))
     if in_number or stop[3][:1] in TITLE_CLOSERS:
         return 0
     end = stop.end(2) + len(stop[3]) - len(stop[3].lstrip(UNSPACED_CLOSERS))
-    if end > stop.end(2) and (text.startswith(languages.quotes, end) or languages.says.match(text, end)):
+    if end > stop.end(2) and (text.startswith(QUOTES, end) or SAYS.match(text, end)):
         return 0
     return end + (stop[4].rfind("\n") + 1 if end == stop.end(3) else 0)
 
@@ -300,7 +309,6 @@ def _is_lowercase(text: str, last: int, place: int) -> bool:
 
 def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     """Whether the dot belongs to the word before it: an abbreviation, an initial, an ordinal, a number."""
-    languages = _languages()
     place = stop.start()
     words = text[place - WORD_CHARS if place > WORD_CHARS else 0 : place].rsplit(None, 2)
     if not words or text[place - 1].isspace():
@@ -309,43 +317,42 @@ def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     lowercase = word.lower()
     if NUMBERING.fullmatch(lowercase):
         line = _line_before(text, place).split()
-        if len(line) == 2 and line[0].lower() in languages.headings:  # `CHAPTER 26.` before its title in the line
+        if len(line) == 2 and line[0].lower() in WORDS["headings"]:  # `CHAPTER 26.` before its title in the line
             return True
         if words[-1].isalpha() and stop[6].isdigit() and len(words) > 1 and words[-2].endswith("."):
             return True  # `Psal. ix. 4`: a Roman number between an abbreviation and a number
-    if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in languages.abbreviations:
-        return lowercase.endswith(languages.suffixes)
+    if lowercase.isalpha() and len(lowercase) > 1 and lowercase not in ABBREVIATIONS:
+        return lowercase.endswith(SUFFIXES)
     if lowercase.isdecimal():
         return _is_ordinal(text, stop, words)
     listed = ELISION.sub("", lowercase)  # l'ing. is ing.
-    if listed in languages.never:
+    if listed in WORDS["never"]:
         return True
-    if listed in languages.number and (stop[6].isdigit() or ROMAN_NUMBER.match(text, stop.end(5))):
+    if listed in WORDS["number"] and (stop[6].isdigit() or ROMAN_NUMBER.match(text, stop.end(5))):
         return True
-    if listed in languages.either and not _is_starter(text, stop, ()):
+    if listed in WORDS["either"] and not _is_starter(text, stop, ()):
         return True
-    if lowercase in languages.either or not INITIALS.fullmatch(word):
+    if lowercase in WORDS["either"] or not INITIALS.fullmatch(word):
         return False
     # `J.` and `U.S.` end a sentence only before a word that begins sentences and is no part of a name.
-    if lowercase in languages.letters and len(words) > 1 and words[-2].islower():
+    if lowercase in WORDS["letters"] and len(words) > 1 and words[-2].islower():
         return False
     if not _line_before(text, place - len(word)).strip():
         return True
-    return not _is_starter(text, stop, languages.particles if word.isupper() else ())
+    return not _is_starter(text, stop, WORDS["particles"] if word.isupper() else ())
 
 
 def _is_ordinal(text: str, stop: re.Match[str], words: list[str]) -> bool:
     """`3.` is an ordinal at the beginning of a line, in dates, before a month and after an article."""
-    languages = _languages()
     if not _line_before(text, stop.start() - len(words[-1])).strip():
         return True
     if len(words[-1]) > 2:
         return False
     if stop[6].isdigit():
         return bool(DATE.match(text, stop.end(5)))
-    if _next_word(text, stop) in languages.months:
+    if _next_word(text, stop) in WORDS["months"]:
         return True
-    return len(words) > 1 and words[-2].lower() in languages.ordinal and not _is_starter(text, stop, ())
+    return len(words) > 1 and words[-2].lower() in WORDS["ordinal"] and not _is_starter(text, stop, ())
 
 
 def _line_before(text: str, place: int) -> str:
@@ -362,59 +369,13 @@ def _next_word(text: str, stop: re.Match[str]) -> str:
 
 def _is_starter(text: str, stop: re.Match[str], excluded: Collection[str]) -> bool:
     word = _next_word(text, stop)
-    return word in _languages().starters and word not in excluded
+    return word in WORDS["starters"] and word not in excluded
 
 
 def _is_attribution(text: str, place: int) -> bool:
     """`asked Mary`, `Mary asked` or `old Mrs. Hill almost angrily asked` after a quoted question."""
     match = FOUR_WORDS.match(text, place)
     words = match[0].replace(".", "").split() if match else []
-    verb = next((number for number, word in enumerate(words) if word in _languages().speech), len(words))
+    verb = next((number for number, word in enumerate(words) if word in WORDS["speech"]), len(words))
     between = words[1:verb]
     return verb < len(words) and all(w.endswith("ly") or w in ADVERBS or w[0].isupper() for w in between)
-
-
-@dataclass(frozen=True)
-class Languages:
-    """The tables of languages.json (see there), merged over all languages."""
-
-    never: frozenset[str]
-    number: frozenset[str]
-    either: frozenset[str]
-    ordinal: frozenset[str]
-    headings: frozenset[str]
-    months: frozenset[str]
-    letters: frozenset[str]
-    starters: frozenset[str]
-    particles: frozenset[str]
-    speech: frozenset[str]
-    suffixes: tuple[str, ...]
-    quotes: tuple[str, ...]
-    says: re.Pattern[str]
-    spaced: re.Pattern[str]
-
-    @cached_property
-    def abbreviations(self) -> frozenset[str]:
-        return self.never | self.number | self.either
-
-
-@cache
-def _languages() -> Languages:
-    text = Path(__file__).with_name("languages.json").read_text(encoding="utf-8")
-    tables = [table for table in json.loads(text).values() if isinstance(table, dict)]
-
-    def words(kind: str) -> list[str]:
-        return [word for table in tables for word in table.get(kind, ())]
-
-    says, closing, opening = ("|".join(map(re.escape, words(kind))) for kind in ("says", "closing", "opening"))
-    sets = (
-        *("never", "number", "either", "ordinal", "headings", "months", "letters", "starters", "particles"),
-        "speech",
-    )
-    return Languages(
-        **{kind: frozenset(words(kind)) for kind in sets},
-        suffixes=tuple(words("suffixes")),
-        quotes=tuple(words("quotes")),
-        says=re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{says})"),
-        spaced=re.compile(rf"(?:{closing})(?=\s)|(?<=[{THAI}])(?=[^\S\n]+(?:{opening}))"),
-    )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...chunking import BLOCK_KINDS, BlockKind, Ints, SlicedText
-from ...train_utils import format_count, plural
+from ...train_utils import format_count, format_times_range, plural
 
 MAP_COLUMNS = 200  # the width of the map; each column is a part of the text
 MAX_DRAWN = 2000  # blocks or hard cuts that are drawn one by one
@@ -73,13 +73,10 @@ class SliceMap:
         return describe_units(self.sentences, self.lines)
 
     @property
-    def unit_name(self) -> str:
-        return unit_name(self.sentences, self.lines)
-
-    @property
-    def contents(self) -> str:
-        """What blocks consist of, in words."""
-        return describe_contents(self.parts_by_lines, self.sections)
+    def words(self) -> str:
+        """What blocks consist of, how often the model sees each unit, and the length of an epoch."""
+        counts = self.sentences, self.lines, self.parts_by_lines, self.sections
+        return describe_slicing(*counts, self.seen.least, self.seen.most, self.growth)
 
     @property
     def proof(self) -> str:
@@ -95,14 +92,21 @@ class SliceMap:
         return line
 
 
-def describe_contents(by_lines: int, parts: int) -> str:
-    """What blocks consist of, by the number of parts with lines as units."""
+def describe_slicing(
+    sentences: int, lines: int, by_lines: int, parts: int, least: int, most: int, growth: float
+) -> str:
+    """What blocks consist of, how often the model sees each unit, and the length of an epoch."""
     by_sentences = parts - by_lines
-    if not by_lines or not by_sentences:
-        return "whole lines" if by_lines else "whole sentences"
-    if by_lines > by_sentences:
-        return f"whole lines (whole sentences in {by_sentences:,} of {parts:,} sections)"
-    return f"whole sentences (whole lines in {by_lines:,} of {parts:,} sections)"
+    contents = "whole lines" if by_lines else "whole sentences"
+    if by_lines and by_sentences:
+        contents = f"whole sentences (whole lines in {by_lines:,} of {parts:,} sections)"
+        if by_lines > by_sentences:
+            contents = f"whole lines (whole sentences in {by_sentences:,} of {parts:,} sections)"
+    unit = "sentence or line" if sentences and lines else "line" if lines else "sentence"
+    return (
+        f"blocks consist of {contents}; the model sees each {unit} {format_times_range(least, most)} per epoch; "
+        f"an epoch has {growth:.2f} times as many tokens as the text"
+    )
 
 
 def describe_units(sentences: int, lines: int) -> str:
@@ -112,11 +116,6 @@ def describe_units(sentences: int, lines: int) -> str:
     if sentences and lines:
         return f"{in_sentences} and {in_lines} (of verse or a list)"
     return in_lines if lines else in_sentences
-
-
-def unit_name(sentences: int, lines: int) -> str:
-    """The kind of unit: 'sentence', 'line', or both."""
-    return "sentence or line" if sentences and lines else "line" if lines else "sentence"
 
 
 def build_slice_map(sliced: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
@@ -183,13 +182,9 @@ def _coverage_by_column(sliced: SlicedText, columns: int) -> tuple[float, ...]:
 
 def join_maps(maps: Sequence[SliceMap]) -> SliceMap:
     """The map of a text by those of its parts."""
-    characters = [part.characters for part in maps]
-    places = np.cumsum([0, *characters])
-    cuts = [
-        (start + share * length) / places[-1]
-        for start, length, part in zip(places.tolist(), characters, maps, strict=False)
-        for share in part.hard_cuts
-    ]
+    places = np.cumsum([0, *(part.characters for part in maps)])
+    starts = zip(places.tolist(), maps, strict=False)
+    cuts = [(start + share * part.characters) / places[-1] for start, part in starts for share in part.hard_cuts]
     sums = {
         field.name: sum(getattr(part, field.name) for part in maps)
         for field in fields(SliceMap)

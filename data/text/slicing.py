@@ -1,7 +1,4 @@
-"""Texts to blocks by any of the chunking methods, whole or in parts; blocks that were stored before are restored.
-
-A part of a large text is sliced by itself, and gets the blocks that the whole text would have.
-"""
+"""Texts to blocks by any of the chunking methods, whole or in parts, stored before or made now."""
 
 from __future__ import annotations
 
@@ -78,12 +75,10 @@ def slice_parts(
     say: Callable[[int], None] = lambda _: None,
     check_stop: Callable[[], None] = lambda: None,
 ) -> tuple[list[SlicedText], bool]:
-    """The sliced parts of one text, and whether all were stored; `say` is told how many are done.
-
-    Short sections are judged by the whole text, which is known only when all parts were read. So they are first
-    judged by its beginning; where that was wrong, the parts that have some are sliced again. One part after
-    another is sliced and stored, so that memory holds one of them, however large the file is.
-    """
+    """The sliced parts of one text, as the whole would be, and whether all were stored; `say` is told each."""
+    # Short sections are judged by the whole text, which is known only when all parts were read. So they are first
+    # judged by its beginning; where that was wrong, the parts that have some are sliced again. One part after
+    # another is sliced and stored, so that memory holds one of them, however large the file is.
     beginning = texts[0].stretch_texts()[0]
     sections = find_sections(beginning, rules.hard_cut)
     found = find_part_bounds([beginning], 0, len(beginning), sections, rules.block_ends, by_lines=False)

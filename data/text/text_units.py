@@ -43,12 +43,9 @@ def find_part_bounds(
     length: int,
     sections: Sections,
     block_ends: BlockEnds,
-    by_lines: bool | None = None,
+    by_lines: bool | None = None,  # what short sections are judged to be; None where the part is the whole text
 ) -> PartBounds:
-    """The bounds in the part of a text that begins at `start` of its first stretch, as the whole text has them.
-
-    `by_lines`: what short sections are judged to be; None where the part is the whole text.
-    """
+    """The bounds in the part of a text that begins at `start` of its first stretch, as the whole text has them."""
     nothing: Ints = np.zeros((2, 0), np.int64)
     ends, stops, places, kinds = [nothing[0]], [nothing[0]], [nothing], list[Flags]([np.zeros((4, 0), bool)])
     offset = -start
@@ -82,7 +79,13 @@ def find_part_bounds(
     if judged.any():
         # A wrapped line and one that the next line continues end nothing, unless the user asks for all lines.
         lines_of_units = line_ends[~(full | divided) | (block_ends == "lines")]
-        line_units, inner = (_in_lines(each, sections, judged) for each in (lines_of_units, sentence_ends))
+
+        def in_lines(places: Ints) -> Ints:
+            """The places inside sections whose lines are their units."""
+            section = _section_of(places, sections)
+            return places[(section >= 0) & judged[np.maximum(section, 0)]]
+
+        line_units, inner = in_lines(lines_of_units), in_lines(sentence_ends)
         others = np.setdiff1d(sentence_ends, inner, assume_unique=True)
         bounds = UnitBounds(np.union1d(line_units, others), inner, judged)
     return PartBounds(bounds, total, block_ends == "auto" and bool(is_short.any()))
@@ -126,9 +129,3 @@ def _read_lines(lines: Lines, stops: Ints) -> tuple[Ints, Flags, Ints]:
 def _section_of(places: Ints, sections: Sections) -> Ints:
     """The section that a unit ending at each place is in; -1 before the first one."""
     return np.searchsorted(sections.start, places - 1, side="right") - 1
-
-
-def _in_lines(places: Ints, sections: Sections, by_lines: Flags) -> Ints:
-    """The places inside sections whose lines are their units."""
-    section = _section_of(places, sections)
-    return places[(section >= 0) & by_lines[np.maximum(section, 0)]]

@@ -13,7 +13,7 @@ from ...records.report import Mark, draw_curve, steps_per_epoch
 from ...records.report import charts as svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
-from ...train_utils import StepPlan, format_count, format_digits, format_times_range, interval_steps, plural
+from ...train_utils import StepPlan, format_count, format_digits, interval_steps, plural
 from ..base import markup
 
 if TYPE_CHECKING:
@@ -42,12 +42,8 @@ def slice_maps(named_maps: Sequence[tuple[str, SliceMap]]) -> str:
     named_maps = named_maps[:MAX_MAPS]
     parts = []
     for name, sliced in named_maps:
-        caption = (
-            f"{name}: blocks consist of {sliced.contents}. The model sees each {sliced.unit_name} "
-            f"{format_times_range(sliced.seen.least, sliced.seen.most)} per epoch. An epoch has "
-            f"{sliced.growth:.2f} times as many tokens as the text has. {sliced.proof}."
-        )
-        parts.append(f"{markup.paragraph(caption, quiet=True)}{slice_map_svg(sliced)}")
+        caption = markup.paragraph(f"{name}: {sliced.words}. {sliced.proof}.", quiet=True)
+        parts.append(f"{caption}{slice_map_svg(sliced)}")
     maps = [sliced for _, sliced in named_maps]
     kinds = {bar.kind for sliced in maps if len(sliced.bars) <= MAX_BARS for bar in sliced.bars}
     entries = [(color, label) for color, label, members in BAR_LEGEND if kinds & members]

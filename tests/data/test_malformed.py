@@ -97,7 +97,7 @@ def empty_pdf(path: Path) -> None:
 
 BOOK, WORD, ODT = "fourth-stroke.epub", "winter-rope.docx", "lamp-keeper.odt"
 PAGE, DOCUMENT = "OEBPS/text/chapter 1.xhtml", "word/document.xml"
-NO_WORD, NO_ODT = "is not a valid Word document", "is not a valid OpenDocument text document"
+NO_WORD = "can't be read as a Word document"
 DRM = b'<a><CipherReference URI="OEBPS/text/chapter%201.xhtml"/></a>'
 PDF_LOOP = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
@@ -114,14 +114,14 @@ CASES: list[tuple[str, str, object, str]] = [
     ("html", "deep nesting", "<div>" * 50_000 + "Some words" + "</div>" * 50_000, LOADS),
     ("html", "many tags that do not end", "<p>Some words</p>" + "<a" * 500_000, LOADS),
     ("html", "a PDF by this name", example_bytes("geese.pdf"), "is a PDF document"),
-    ("epub", "cut off", example_bytes(BOOK)[:1500], "its archive is damaged"),
-    ("epub", "no package", repacked(BOOK, {"OEBPS/book.opf": None}), "OEBPS/book.opf is listed in the"),
+    ("epub", "cut off", example_bytes(BOOK)[:1500], "can't be read as an e-book (File is not a zip file)"),
+    ("epub", "no package", repacked(BOOK, {"OEBPS/book.opf": None}), "There is no item named 'OEBPS/book.opf'"),
     ("epub", "a deep chapter", repacked(BOOK, {PAGE: b"<div>" * 50_000}), LOADS),
-    ("epub", "a bomb", repacked(BOOK, {PAGE: b"<p>" + b"word " * 11_000_000}), "unpacks to more than 50 MB"),
+    ("epub", "a bomb", repacked(BOOK, {PAGE: b"<p>" + b"word " * 11_000_000}), "which is too much for a file of"),
     ("epub", "locked by its seller", repacked(BOOK, {"META-INF/encryption.xml": DRM}), "protected by DRM"),
     ("docx", "an old document", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 600, "old Word format"),
     ("docx", "no document", repacked(WORD, {DOCUMENT: None}), NO_WORD),
-    ("docx", "a bomb", oversized(WORD), "too large for a document"),
+    ("docx", "a false size", oversized(WORD), LOADS),
     ("odt", "no text", odt_of(""), "without any text"),
     ("odt", "a drawing", odt_of("<text:p>a</text:p>", "drawing"), "is an OpenDocument spreadsheet or drawing"),
     ("odt", "a password", repacked(ODT, {"META-INF/manifest.xml": b"<encryption-data/>"}), "by a password"),

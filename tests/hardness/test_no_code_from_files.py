@@ -34,10 +34,7 @@ def test_every_model_and_tokenizer_is_loaded_without_its_code():
 
 @pytest.mark.long
 def test_nothing_is_unpickled():
-    """torch.load reads weights only; pickle, joblib, and numpy's objects are not read at all.
-
-    Marshal, which makes values only, reads what our own process sends that reads files.
-    """
+    """torch.load reads weights only; pickle, joblib, and numpy's objects are not read at all."""
     loads = [(place, given) for place, words, given in calls() if words == "torch.load"]
     assert loads and all(given.get("weights_only") == "True" for _, given in loads), loads
     refused = [
@@ -49,8 +46,7 @@ def test_nothing_is_unpickled():
         "pickle.Unpickler",
         "marshal.loads",
     ]
-    found = [place for place, words, given in calls() if words in refused or "allow_pickle" in given]
-    assert [place.partition(":")[0] for place in found] == ["data/readers/reader_process.py"]
+    assert not [place for place, words, given in calls() if words in refused or "allow_pickle" in given]
 
 
 @pytest.mark.parametrize("kind", ["config", "tokenizer", "model"])

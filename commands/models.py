@@ -1,15 +1,20 @@
-"""`script.py get` and `push`: a model from the Hugging Face Hub, and a LoRA to it."""
+"""`script.py get`, `merge`, `gguf` and `push`: models from the Hugging Face Hub, and LoRAs in other forms."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 
+from ..core.engine import GgufRequest, MergeRequest
 from ..core.errors import SavingError
 from ..core.jobs import EventPrinter
 from ..downloads import download, hub_models, upload
 from ..hosts import known_models
+from ..hosts.standalone import StandaloneHost
 from ..records.folder import loras, plan_upload
+from ..settings import flags
+from ..settings.parsing import parse_keys
 from . import options
 from .environment import interpreter
 from .options import handle_end_signals, say
@@ -42,20 +47,55 @@ def run_get(arguments: Sequence[str]) -> int:
     return 0
 
 
+def run_merge(arguments: Sequence[str]) -> int:
+    """Merge the LoRA and print the folder of the model."""
+    parser = options.make_parser("merge", model=True, lora=True)
+    out_help = "the folder of the new model, which must not exist yet"
+    parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
+    flags.add_flag_group(parser, "Files", ["shard_size"])
+    args = parser.parse_args(arguments)
+    shard_size = parse_keys(flags.given_settings(args)).get("shard_size", "")
+    host = options.make_host(args)
+    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
+    engine = options.make_engine(args)
+    job = options.run_job("merge", f"Merging {args.lora}", host, partial(engine.merge, request, host))
+    if job.end is not None and job.end.outcome != "failed":
+        print(job.end.folder)
+    return options.exit_code(job)
+
+
+def run_gguf(arguments: Sequence[str]) -> int:
+    """Write the GGUF file and print its path."""
+    parser = options.make_parser("gguf", lora=True)
+    out_help = "the new file (default: NAME.gguf in the LoRA's folder)"
+    parser.add_argument("--out", default="", metavar="FILE", help=out_help)
+    model_help = (
+        "the base model (only its config is read), or the GGUF file to use the LoRA with (default: the base model "
+        "named in the LoRA's config)"
+    )
+    parser.add_argument("--model", default="", metavar="M", help=model_help)
+    args = parser.parse_args(arguments)
+    host = StandaloneHost(options.find_folders(args))
+    engine = options.make_engine(args)
+    lora = options.find_lora(args.lora, host.folders)
+    file = engine.export_gguf(GgufRequest(lora, args.out, args.model), host)
+    say(f"To use the LoRA with llama.cpp, add: --lora {file}")
+    print(file)
+    return 0
+
+
 def run_push(arguments: Sequence[str]) -> int:
     """Show what would be uploaded, ask for the repository's name, upload, and print the address."""
     parser = options.make_parser("push")
     parser.add_argument("name", metavar="NAME", help="a LoRA, or a checkpoint (NAME/checkpoint-40)")
-    parser.add_argument(
-        "--to", required=True, metavar="OWNER/REPO", help="the repository, which is created if it does not exist"
-    )
+    to_help = "the repository, which is created if it does not exist"
+    parser.add_argument("--to", required=True, metavar="OWNER/REPO", help=to_help)
     parser.add_argument("--public", action="store_true", help="make the repository public (default: private)")
     parser.add_argument("--base-model", default="", metavar="OWNER/NAME", help="the base model's name on the Hub")
     also_help = "other files of the run to upload, such as training_log.json (default: none)"
     parser.add_argument("--also", nargs="+", default=[], metavar="FILE", help=also_help)
-    parser.add_argument(
-        "--yes", action="store_true", help="upload without asking you to type the repository's name"
-    )
+    yes_help = "upload without asking you to type the repository's name"
+    parser.add_argument("--yes", action="store_true", help=yes_help)
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
     model = folders.models / args.name
