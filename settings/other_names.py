@@ -15,6 +15,7 @@ from .definitions import SETTINGS
 TABLES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("other_names.json").read_text(encoding="utf-8")
 )
+SPLIT_RATIO = re.compile(r"(\d*\.?\d+)\s*,\s*(\d*\.?\d+)")
 WORD = re.compile(r"[^\W_]+")
 MIN_WORD = 3  # shorter words do not count where only some of a query are found
 
@@ -92,6 +93,12 @@ def foreign_value_hint(key: str, value: object) -> str:
     theirs = str(value).strip().casefold()
     if ours := our_value(key, value):
         return f"{value!r} is called {ours!r} in Training PRO."
+    if key == "eval_share" and (ratio := SPLIT_RATIO.fullmatch(theirs)):
+        training, validation = map(float, ratio.groups())
+        if 0 < validation < training:
+            share = validation / (training + validation)
+            ratio_hint = f"{value!r} is a ratio of training and validation data. Enter only the validation part"
+            return f"{ratio_hint}: {share:.4g}."
     sentence = TABLES["values"].get(key, {}).get(theirs, "")
     return f"{value!r} is not a valid value in Training PRO. {sentence}" if sentence else ""
 

@@ -105,7 +105,8 @@ class EventPrinter:
         elif isinstance(event, (DownloadProgress, Stage)):
             bar = event_text(event)
         if bar and (must_draw or event.at - self._drawn_at >= BAR_SECONDS):
-            self._drawn_at = event.at
+            if not isinstance(event, Stage):  # a stage must not hide the first step
+                self._drawn_at = event.at
             self._draw(bar)
 
     def clear(self) -> None:
