@@ -35,6 +35,7 @@ def violations(page: Any) -> list[str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_violation_on_any_tab(demo, browser, theme):
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(300_000)  # a click waits long beside other work
     page.goto(f"{demo.url}?__theme={theme}")
     page.wait_for_selector("#tp-check")
     page.add_style_tag(content=STILL)
