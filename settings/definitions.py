@@ -721,6 +721,7 @@ class SampleSettings:
         "three prompts are taken from your dataset. You can also enter your own, one per line, with \\n for a "
         "line break. A prompt is used as a message if you train on rows, and as the start of a text if you train "
         "on raw text. The samples are saved in samples.jsonl and report.html.",
+        words=("auto",),
     )
     sample_every: int | str = integer(
         "epoch",
