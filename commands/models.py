@@ -10,8 +10,7 @@ from ..core.engine import GgufRequest, MergeRequest
 from ..core.errors import SavingError
 from ..core.jobs import EventPrinter
 from ..downloads import download, hub_models, upload
-from ..hosts import known_models
-from ..hosts.standalone import StandaloneHost
+from ..hosts.standalone import StandaloneHost, unknown_type_reason
 from ..records.folder import loras, plan_upload
 from ..settings import flags
 from ..settings.parsing import parse_keys
@@ -37,7 +36,7 @@ def run_get(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment("train", torch_spec=args.torch)
     printer = EventPrinter(say, options.terminal())
     with handle_end_signals(signal.default_int_handler):
-        end = download.download_model(model, models, known_models.unknown_type_reason, printer.print_event)
+        end = download.download_model(model, models, unknown_type_reason, printer.print_event)
     printer.clear()
     say(end.text)
     if end.folder is None:

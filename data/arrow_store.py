@@ -16,7 +16,7 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -33,8 +33,11 @@ MAX_STORE_BYTES = 4 * 10**9  # bytes, of all files together
 STALE_PART_SECONDS = 86_400
 TEMPORARY_PREFIX = ".run-"
 METADATA_KEY = b"training_pro"
-# A tokenizer's code is part of its fingerprint. The phrases that Check looks for are in the keys themselves.
-CODE_PATTERNS = ("data/**/*.py", "data/**/*.json", "settings/columns.py", "chunking.py", "dementor.py")
+# The phrases that Check looks for are in the keys themselves.
+CODE_PATTERNS = (
+    *("data/**/*.py", "data/**/*.json", "settings/columns.py"),
+    *("engine/tokenizer.py", "chunking.py", "dementor.py"),
+)
 READ_BYTES = 1 << 22
 CHECKSUM_BYTES = 4
 
@@ -188,14 +191,6 @@ def text_digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def files_digest(paths: Iterable[Path]) -> str:
-    """A digest of the bytes of small files, in the order of their names."""
-    digest = hashlib.blake2b(digest_size=20)
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def code_files() -> list[Path]:
     """The code and tables that determine what is prepared."""
     return [path for pattern in CODE_PATTERNS for path in ROOT.glob(pattern)]
@@ -204,7 +199,10 @@ def code_files() -> list[Path]:
 @cache
 def _code_digest() -> str:
     """A digest of this program's code, so that entries of an older version are not used."""
-    return files_digest(code_files())
+    digest = hashlib.blake2b(digest_size=20)
+    for path in sorted(code_files()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _import_pyarrow() -> Any:

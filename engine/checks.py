@@ -24,9 +24,7 @@ from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, Training
 from ..settings.target_layers import is_known_architecture, target_layers
 
 # A whole model has no LoRA that these could apply to.
-LORA_ONLY_KEYS = (
-    *("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head"),
-)  # fmt: skip
+LORA_ONLY_KEYS = ("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head")
 # Settings that train weights of the model beside the LoRA, which is float32, and how to turn them off.
 _BASE_WEIGHTS = {
     "train_head": ("the embeddings and the head", "turn Train Head off"),

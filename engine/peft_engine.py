@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core import dist_env
 from ..core.engine import (
     NO_PREVIEW,
     RECALL_PASSAGES,
@@ -19,10 +20,10 @@ from ..core.engine import (
     PerplexityRequest,
     PreviewQuery,
 )
-from ..core.errors import ModelError, SettingsError, TrainingProError
+from ..core.errors import ModelError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host, unwrap_peft
-from ..core.jobs import Job, JobEnded, Note, Stage
+from ..core.jobs import Advice, Job, JobEnded, Note, Stage
 from ..records.folder import loras, run_files
 from ..records.report import Workload, estimate_time
 from ..settings.definitions import TrainingSettings
@@ -97,8 +98,12 @@ class PeftEngine:
         from .training import run
 
         ended = run.train(settings, host, job, resume=resume)
-        if settings.aside.test_at_end and ended.outcome == "finished":
-            evidence.test_after_run(settings, host, job)
+        is_wanted = settings.aside.test_at_end and not settings.lora.whole_model
+        if is_wanted and ended.outcome == "finished" and dist_env.is_main_process():
+            try:
+                evidence.measure_besides_recall(settings.what.name, host, job)  # the run has measured its recall
+            except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
+                job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
         return ended
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:

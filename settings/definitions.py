@@ -10,7 +10,6 @@ from ..schedulers import SCHEDULES, Phase, ScheduleSteps, get_schedule, schedule
 from ..train_utils import StepPlan
 from .columns import columns_problem
 from .name_rules import (
-    layer_numbers,
     layers_problem,
     name_problem,
     reporters_problem,
@@ -625,8 +624,9 @@ class LoraSettings:
 
     @property
     def layers(self) -> frozenset[int]:
-        """The numbers in `layers_to_transform`; empty for all layers."""
-        return layer_numbers(self.layers_to_transform)
+        """The numbers in `layers_to_transform`, such as 0-7,12; empty for all layers."""
+        bounds = [part.split("-") for part in self.layers_to_transform.replace(" ", "").split(",") if part]
+        return frozenset(number for part in bounds for number in range(int(part[0]), int(part[-1]) + 1))
 
     @property
     def whole_model(self) -> bool:
@@ -721,6 +721,7 @@ class SampleSettings:
         "three prompts are taken from your dataset. You can also enter your own, one per line, with \\n for a "
         "line break. A prompt is used as a message if you train on rows, and as the start of a text if you train "
         "on raw text. The samples are saved in samples.jsonl and report.html.",
+        words=("auto",),
     )
     sample_every: int | str = integer(
         "epoch",

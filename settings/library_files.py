@@ -16,26 +16,26 @@ RENAMED: Mapping[str, str] = {
     "target_modules": "targets", "use_rslora": "rslora", "use_dora": "dora",
 }  # fmt: skip
 BETAS = "betas"
+# Keys that only a file of this kind has.
 SIGNS = frozenset({*RENAMED, BETAS, "peft_type"})
-"""Keys that only a file of this kind has."""
 ABOUT_THE_FILE = (
     *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "megatron_core"),
     *("qalora_group_size", "runtime_config", "fan_in_fan_out"),  # PEFT finds out the last one itself
 )
+# Values of PEFT and of the optimizers that are those of a run anyway; `eps` is Adafactor's.
 AS_HERE: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",), "task_type": ("CAUSAL_LM",), "init_lora_weights": (True,), "correct_bias": (True,),
     "clip_threshold": (1.0,), "decay_rate": (-0.8,), "optim_bits": (8,), "min_8bit_size": (4096,),
     "percentile_clipping": (100,), "block_wise": (True,), "eps": ([1e-30, 1e-3],), "is_paged": (True,),
     "momentum": (0,), "dampening": (0,),
 }  # fmt: skip
-"""Values of PEFT and of the optimizers that are those of a run anyway; `eps` is Adafactor's."""
+# The optimizer that has one of these parameters, for files that do not name theirs.
 OPTIMIZERS: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"scale_parameter", "relative_step", "warmup_init", "clip_threshold", "decay_rate"}), "adafactor"),
     (frozenset({"optim_bits", "min_8bit_size", "percentile_clipping", "block_wise", "is_paged"}), "adamw_8bit"),
     (frozenset({"momentum", "dampening", "nesterov"}), "sgd"),
     (frozenset({BETAS, "amsgrad", "correct_bias"}), "adamw_torch"),
 )
-"""The optimizer that has one of these parameters, for files that do not name theirs."""
 
 
 def convert_library_keys(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..core.errors import SettingsError
-from .definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings, section_keys
+from .definitions import SETTINGS, SavingSettings, StoppingSettings, section_keys
 from .setting import Setting
 
 LIVE_KEYS = section_keys("saving", "stopping")
@@ -22,14 +22,6 @@ class LiveSettings:
     saving: SavingSettings = field(default_factory=SavingSettings)
     stopping: StoppingSettings = field(default_factory=StoppingSettings)
     rate_factor: float = 1.0
-
-    @staticmethod
-    def of(settings: TrainingSettings) -> LiveSettings:
-        return LiveSettings(settings.saving, settings.stopping)
-
-    def applied_to(self, settings: TrainingSettings) -> TrainingSettings:
-        """Return the settings of a run with the rules that are in force."""
-        return replace(settings, saving=self.saving, stopping=self.stopping)
 
     def values(self) -> dict[str, Any]:
         """Return flat keys and plain values."""

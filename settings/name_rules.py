@@ -50,12 +50,6 @@ def shard_size_problem(text: str) -> str:
     return f"{text!r} is not a file size. Enter a size such as 500MB or 5GB."
 
 
-def layer_numbers(text: str) -> frozenset[int]:
-    """Return the numbers in a list of layers such as '0-7,12'."""
-    bounds = [part.split("-") for part in text.replace(" ", "").split(",") if part]
-    return frozenset(number for part in bounds for number in range(int(part[0]), int(part[-1]) + 1))
-
-
 def layers_problem(text: str) -> str:
     """Return what is wrong with a list of layers, or an empty string."""
     if not re.fullmatch(r"\s*|\s*\d{1,4}\s*(-\s*\d{1,4}\s*)?(,\s*\d{1,4}\s*(-\s*\d{1,4}\s*)?)*", text):

@@ -125,14 +125,11 @@ def _declare(kind: SettingKind, default: object, label: str, help: str, **option
 
 
 text = partial(_declare, "text")
+texts = partial(_declare, "texts")
 names = partial(_declare, "names", ())
 integer = partial(_declare, "whole")
 number = partial(_declare, "number")
 boolean = partial(_declare, "yes/no")
-
-
-def texts(default: str, label: str, help: str, **options: Any) -> Any:
-    return _declare("texts", default, label, help, words=(default,), **options)
 
 
 def choice(label: str, help: str, choices: Mapping[str, str], **options: Any) -> Any:

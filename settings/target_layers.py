@@ -9,10 +9,7 @@ from ..core.model_shape import OUTER_LAYERS
 from .definitions import SETTINGS
 
 TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "q-v": ("q", "v"),
-    "q-k-v": ("q", "k", "v"),
-    "q-k-v-o": ("q", "k", "v", "o"),
-    "k-v-down": ("k", "v", "down"),
+    choice: tuple(choice.split("-")) for choice in ("q-v", "q-k-v", "q-k-v-o", "k-v-down")
 }
 LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 # Model types whose LoRA weights can be computed exactly from the config; others have to be counted. A test

@@ -1,21 +1,25 @@
-"""A virtual environment on disk: checks, makes, repairs and extends it."""
+"""A virtual environment on disk: checks, makes, repairs and extends it with pip, and chooses the torch build."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from ...core.errors import TrainingProError
 from ...core.files import write_json
-from .pip import describe_download, install, last_lines, resolve_wheels, say
-from .torch_build import torch_arguments
 
 PINS = Path(__file__).resolve().parent / "pins"
 MARKER_NAME = "training-pro.json"
@@ -24,6 +28,20 @@ LARGE_LIBRARIES = ("torch", "transformers", "peft")
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
 FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
+STDERR = 2  # for pip's progress; standard output is for results
+TIMEOUT_SECONDS = 5
+MAX_ERROR_LINES = 8
+INSTALL_FAILED = (
+    "pip could not install the packages; see the error above. Check your network connection and disk "
+    "space, then start again to continue the installation. If that fails too, delete the folder .venv first."
+)
+# PyPI has CUDA builds of torch for Linux and CPU builds for the other systems: a Linux machine without a GPU would
+# download gigabytes for nothing, and the GPU of a Windows machine would stay unused. So where its build does not
+# fit, that of PyTorch's own index is taken. A mirror may differ from PyPI, so it is asked.
+PYTORCH_INDEX = "https://download.pytorch.org/whl"
+NEW_CUDA_BUILD, OLD_CUDA_BUILD = "cu130", "cu126"  # torch 2.13 is built for both
+CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
+CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
 
 
 @dataclass(frozen=True)
@@ -173,3 +191,152 @@ def read_marker(folder: Path) -> Marker:
 def write_marker(folder: Path, note: Marker) -> None:
     """Write the marker atomically, so that a readable marker is complete."""
     write_json(folder / MARKER_NAME, asdict(note))
+
+
+def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
+    """Arguments of pip for torch; `spec` is the user's choice (`--torch`)."""
+    if spec:
+        first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]  # backslashes of Windows stay
+        if re.fullmatch(r"\d[\w.+]*", first):
+            return [f"torch=={first}", *rest]
+        if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", first):
+            return _from_pytorch(pin, first) + rest
+        if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
+            return [first, *rest]
+        raise TrainingProError(
+            f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
+            "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
+        )
+    wheels = resolve_wheels(python, [pin])
+    if not any(wheel.name == "torch" for wheel in wheels):
+        return [pin]  # already in the environment
+    # What `pip install torch` would bring tells what build the registry has, without a download.
+    # The major CUDA version that comes with the registry's torch: 0 if it can't be told, None without CUDA.
+    cuda = [wheel for wheel in wheels if wheel.name.lower().startswith(CUDA_PACKAGES)]
+    runtimes = [wheel for wheel in cuda if wheel.name.lower().startswith(CUDA_RUNTIMES)]
+    offered = int(runtimes[0].version.split(".")[0]) if runtimes else 0 if cuda else None
+    build = _build_for_this_machine()
+    fitting = {"cpu": (None,), OLD_CUDA_BUILD: (0, 12), NEW_CUDA_BUILD: (0, 13)}
+    if offered in fitting[build]:
+        return [pin]
+    arguments = _from_pytorch(pin, build)
+    try:
+        resolve_wheels(python, arguments)
+    except TrainingProError as error:  # PyTorch's index is blocked: an unused CUDA is fine, an unused GPU is not
+        if build != "cpu":
+            raise TrainingProError(
+                f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
+                f"To use the build from pip's default package index instead, add --torch {pin}."
+            ) from error
+        say(
+            f"{arguments[-1]} can't be reached, or has no {arguments[0]} for this version of Python.\nUsing the "
+            "build from pip's default package index instead. It includes CUDA, which this machine does not need."
+        )
+        return [pin]
+    return arguments
+
+
+def _build_for_this_machine() -> str:
+    """`cpu` without an NVIDIA GPU, else the newest CUDA build for its driver and its compute capability."""
+    program = shutil.which("nvidia-smi")
+    overview = _output_of(program) if program else ""
+    if not program or not overview:
+        return "cpu"
+    driver = _smallest_version(r"CUDA[^:|]*Version:\s*", overview)
+    capability = _smallest_version("", _output_of(program, "--query-gpu=compute_cap", "--format=csv,noheader"))
+    # CUDA 13 dropped GPUs before Turing (7.5), and CUDA 12.6 does not support Blackwell (10). (0, 0) is unknown.
+    old_driver = (0, 0) < driver < (13, 0) and capability < (10, 0)
+    old_card = (0, 0) < capability < (7, 5)
+    return OLD_CUDA_BUILD if old_driver or old_card else NEW_CUDA_BUILD
+
+
+def _output_of(*command: str) -> str:
+    try:
+        process = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # a hung driver
+        return ""
+    return process.stdout if process.returncode == 0 else ""
+
+
+def _smallest_version(before: str, text: str) -> tuple[int, int]:
+    """Smallest version such as `1.2` after the pattern `before`; (0, 0) if there is none."""
+    versions = re.findall(before + r"(\d+)\.(\d+)", text)
+    return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+
+
+def _from_pytorch(pin: str, build: str) -> list[str]:
+    """Arguments for a build of PyTorch; its name in the version excludes the registry's file of that version."""
+    return [f"{pin}+{build}", "--extra-index-url", f"{PYTORCH_INDEX}/{build}"]
+
+
+class Wheel(NamedTuple):
+    """A package that pip would download."""
+
+    name: str
+    version: str
+    url: str
+
+
+def say(text: str) -> None:
+    """Print to standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def resolve_wheels(python: Path, arguments: Sequence[str]) -> list[Wheel]:
+    """List what `pip install` with these arguments would install, including dependencies."""
+    process = _run_pip(python, "--dry-run", "--quiet", "--report", "-", *arguments, captured=True)
+    if process.returncode:
+        raise TrainingProError(f"{last_lines(process.stderr)}\n{INSTALL_FAILED}")
+    return [
+        Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
+        for entry in json.loads(process.stdout)["install"]
+    ]
+
+
+def install(python: Path, arguments: Sequence[str]) -> None:
+    """Run `pip install`, with its progress shown to the user."""
+    if _run_pip(python, *arguments, captured=False).returncode:
+        raise TrainingProError(INSTALL_FAILED)
+
+
+def describe_download(wheels: Sequence[Wheel]) -> str:
+    """The number of packages and their size; servers that do not answer quickly leave sizes unknown."""
+
+    def file_size(wheel: Wheel) -> int:
+        request = urllib.request.Request(wheel.url, method="HEAD")
+        try:
+            # Also for file: URLs, urllib gives the size as Content-Length.
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+                return int(response.headers.get("Content-Length") or 0)
+        except (OSError, ValueError, HTTPException):
+            # Such as a company's proxy whose certificate only pip knows (PIP_CERT, REQUESTS_CA_BUNDLE).
+            return 0
+
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        sizes = list(pool.map(file_size, wheels))
+    packages = f"{len(wheels)} package{'' if len(wheels) == 1 else 's'}"
+    known, unknown = sum(sizes), sizes.count(0)
+    if not known:
+        return f"{packages} of unknown size"
+    total = f"{known / 1e9:.1f} GB" if known >= 1e9 else f"{known / 1e6:.0f} MB"
+    return f"{packages}, {total}" + (f" plus {unknown} of unknown size" if unknown else "")
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-MAX_ERROR_LINES:])
+
+
+def _run_pip(python: Path, *arguments: str, captured: bool) -> subprocess.CompletedProcess[str]:
+    """Run `pip install` with the user's settings, except the one that would install outside of the environment."""
+    return subprocess.run(
+        [str(python), "-m", "pip", "--disable-pip-version-check", "install", *arguments],
+        stdout=subprocess.PIPE if captured else STDERR,
+        stderr=subprocess.PIPE if captured else None,
+        encoding="utf-8",
+        errors="replace",
+        # Without PYTHONUTF8, pip's output on Windows has the encoding of the console.
+        env={**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"},
+        check=False,
+    )

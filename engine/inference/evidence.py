@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...core import dist_env
 from ...core.engine import RECALL_PASSAGES, AnswerRequest, LoraName
-from ...core.errors import DataError, SavingError, StoppedError, first_line
+from ...core.errors import DataError, SavingError, StoppedError
 from ...core.files import read_json, write_json
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
@@ -304,22 +303,12 @@ def measure_evidence(lora: LoraName, host: Host, job: Job) -> JobEnded:
         recall = next(event for event in reversed(job.log.since(0)) if isinstance(event, RecallMeasured))
     except NoPassageError as error:  # such as rows with short replies
         job.log.append(Note(text=str(error)))
-    event = _measure_and_save(lora, host, job)
+    event = measure_besides_recall(lora, host, job)
     text, folder = evidence_verdict(event, recall), lora_folder(lora, host)
     return JobEnded(outcome="finished", text=text, folder=folder)
 
 
-def test_after_run(settings: TrainingSettings, host: Host, job: Job) -> None:
-    """Test the LoRA of a finished run; an error is logged, because the run is saved already."""
-    if settings.lora.whole_model or not dist_env.is_main_process():
-        return
-    try:
-        _measure_and_save(settings.what.name, host, job)  # the run has measured its recall
-    except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
-        job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
-
-
-def _measure_and_save(lora_name: LoraName, host: Host, job: Job) -> EvidenceMeasured:
+def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> EvidenceMeasured:
     """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
     started, folder, card = time.monotonic(), lora_folder(lora_name, host), get_model_card(host)
     _, settings, data = data_of_lora(folder, host, card, job)

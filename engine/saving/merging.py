@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,24 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             )
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
         weights = merged_weights(base, folder, str(request.lora))
-        with _temporary_folder(out) as temporary:
-            job.log.append(Stage(text=f"Writing {out}"))
-            _save(base, weights, temporary, request.shard_size or SETTINGS["shard_size"].default)
+        job.log.append(Stage(text=f"Writing {out}"))
+        # In a folder within another: lists of models look only one level deep and never show an incomplete one.
+        outer = out.with_name(out.name + PART_SUFFIX)
+        inner = outer / out.name
+        shutil.rmtree(outer, ignore_errors=True)  # of a merge that was killed
+        try:
+            inner.mkdir(parents=True)
+            _save(base, weights, inner, request.shard_size or SETTINGS["shard_size"].default)
             with translate_write_errors():
-                card.tokenizer.save_pretrained(temporary)
+                card.tokenizer.save_pretrained(inner)
+            if out.is_dir():
+                out.rmdir()  # it is empty
+            move_new_folder(inner, out)
+        except OSError as error:
+            reason = write_error_reason(error, outer)
+            raise SavingError(f"{out} can't be written: {reason}. Choose another folder.") from error
+        finally:
+            shutil.rmtree(outer, ignore_errors=True)
     location = f"in {out} ({size(sum(file.stat().st_size for file in out.iterdir()))}, {precision})"
     text = f"{request.lora} was merged into {card.name}. The merged model is {location}"
     return JobEnded(outcome="finished", text=text, folder=out)
@@ -146,24 +158,3 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
         for config, values in zip(configs, saved, strict=True):
             vars(config).clear()
             vars(config).update(values)
-
-
-@contextmanager
-def _temporary_folder(out: Path) -> Iterator[Path]:
-    """Temporary folder that is renamed to `out` when it is complete."""
-    # Nested in another folder: lists of models look only one level deep and never show an incomplete one.
-    parent = out.with_name(out.name + PART_SUFFIX)
-    folder = parent / out.name
-    shutil.rmtree(parent, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        if out.is_dir():
-            out.rmdir()  # it is empty
-        move_new_folder(folder, out)
-    except OSError as error:
-        raise SavingError(
-            f"{out} can't be written: {write_error_reason(error, parent)}. Choose another folder."
-        ) from error
-    finally:
-        shutil.rmtree(parent, ignore_errors=True)

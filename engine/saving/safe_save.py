@@ -14,7 +14,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from ...core.errors import SavingError, SettingsError
+from ...core.errors import SavingError
 from ...core.files import is_disk_full, write_error_reason
 from ...core.host import Folders, Host
 from ...core.jobs import Advice, EventLog, Job, Note, Request, RunPlanned
@@ -117,17 +117,6 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
             unloaded = "The run changed the weights of the loaded model, so Training PRO unloaded it."
             again = f"It will load the model again when you need it.{removed}"
             job.log.append(Note(text=f"{unloaded} {again}"))
-
-
-@contextmanager
-def unfreeze(base: Any) -> Iterator[Any]:
-    """Let all weights be trained; the caller restores the flags together with the others."""
-    if getattr(base, "is_quantized", False):
-        raise SettingsError(
-            ["Method full: a quantized model can't be fully fine-tuned. Load it in 16 or 32 bits."]
-        )
-    base.requires_grad_(True)
-    yield base
 
 
 def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:

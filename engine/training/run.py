@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext, suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
 
 from ...core import dist_env
-from ...core.errors import DataError
-from ...core.host import Host, get_model_card
+from ...core.errors import DataError, SettingsError
+from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
@@ -25,33 +30,66 @@ from ...core.jobs import (
 )
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
+from ...data.prepare import TrainingData, prepare
 from ...data.report import evaluation_interval, sample_interval
-from ...records.folder import choose_run_folder, hold_run_lock, loras, read_samples, refuse_in_progress
+from ...records.folder import (
+    RunFolder,
+    choose_run_folder,
+    hold_run_lock,
+    loras,
+    read_samples,
+    refuse_in_progress,
+)
 from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
-from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import plural
+from ..checks import (
+    base_weight_findings,
+    dora_problems,
+    loaded_model_problems,
+    raise_problems,
+)
 from ..compute import (
     DivergenceError,
     MachineMonitor,
     ModelCapabilities,
     Objective,
     StepSums,
+    apply_machine_settings,
+    compile_layers,
     distributed,
     explain_out_of_memory,
     limit_vram,
     out_of_memory_error,
+    patch_lora_layers,
     probe_model,
 )
-from ..lora import add_param_count, compute_dtype, refuse_shape_mismatch, removed_message, snapshot_adapters
+from ..lora import (
+    adapted_layers,
+    add_param_count,
+    choose_targets,
+    compute_dtype,
+    inject_lora,
+    load_initial_weights,
+    lora_config,
+    refuse_misplaced_targets,
+    refuse_shape_mismatch,
+    removed_message,
+    slow_dtype_advice,
+    snapshot_adapters,
+    tied_layer_notes,
+    unused_bias_advice,
+    without_loras,
+)
 from ..plan import RunPlan
-from ..saving import RunState, load_run_state, refuse_changes, safe_save
+from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
+from ..tokenizer import make_working_tokenizer
 from .callback import RunCallback, RunOver, SampleCallback
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
 from .outside import attach_reporters, prevent_sleep
-from .setup import borrow_base_model, draw_seeds, model_ready_to_train, prepare_data
 from .trainer import RunTrainer
 
 
@@ -133,7 +171,16 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
         state = load_run_state(start)
         _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
         added = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
-        run_plan = _with_more_epochs(run_plan, added)
+        settings, plan = run_plan.settings, run_plan.plan
+        max_steps = plan.max_steps and plan.max_steps + round(added * plan.steps_per_epoch)
+        steps = replace(settings.steps, epochs=settings.steps.epochs + added, max_steps=max_steps)
+        plan = replace(plan, epochs=plan.epochs + added, max_steps=max_steps)
+        run_plan = replace(
+            run_plan,
+            settings=replace(settings, steps=steps),
+            data=replace(run_plan.data, plan=plan, report=replace(run_plan.data.report, steps=plan.steps)),
+            folder=replace(run_plan.folder, is_open=True),  # by the segment before
+        )
         if added:
             assert state.steering is not None
             rates = run_plan.rates(state.steering.live[RATE_FACTOR])
@@ -142,20 +189,6 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
             job.log.append(PlanChanged(step=state.step, steps=rates.steps, rates=all_rates, why=why))
         result = _train_segment(run_plan, state, start, host, job, first=False)
     return result
-
-
-def _with_more_epochs(run_plan: RunPlan, epochs: float) -> RunPlan:
-    """The run with more epochs, in the folder that it has opened."""
-    settings, plan = run_plan.settings, run_plan.plan
-    max_steps = plan.max_steps and plan.max_steps + round(epochs * plan.steps_per_epoch)
-    plan = replace(plan, epochs=plan.epochs + epochs, max_steps=max_steps)
-    steps = replace(settings.steps, epochs=settings.steps.epochs + epochs, max_steps=max_steps)
-    return replace(
-        run_plan,
-        settings=replace(settings, steps=steps),
-        data=replace(run_plan.data, plan=plan, report=replace(run_plan.data.report, steps=plan.steps)),
-        folder=replace(run_plan.folder, is_open=True),
-    )
 
 
 def _train_segment(
@@ -269,3 +302,116 @@ def _announce(
     notes_on_processes = data.report.notes if plan.processes > 1 else ()
     for text in (schedule, *notes_on_processes, *capabilities.notes()):
         job.log.append(Note(text=text))
+
+
+def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> TrainingSettings:
+    """Replace a seed of -1 by a random one, or by that of the checkpoint that the run resumes from."""
+    drawn: dict[str, Any] = {
+        key: secrets.randbelow(MAX_SEED + 1)
+        for key in ("seed", "data_seed")
+        if getattr(settings.what, key) == RANDOM_SEED
+    }
+    if not drawn:
+        return settings
+    how = "picked at random and saved with the run"
+    if folder.start is not None:
+        earlier = earlier_settings(folder, load_run_state(folder.start.folder))
+        drawn, how = {key: earlier[key] for key in drawn}, "taken from the checkpoint"
+    for key, seed in drawn.items():
+        job.log.append(Note(text=f"{SETTINGS[key].label} {seed}: {how}."))
+    return replace(settings, what=replace(settings.what, **drawn))
+
+
+def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """Prepare the data as Check does; DataError where Check reports problems."""
+    data = prepare(
+        settings,
+        host.folders,
+        card,
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        machine=host.memory(),
+        keep=dist_env.is_main_process(),
+        is_stopped=lambda: job.control.asked(Request.STOP),
+    )
+    if data.report.problems:
+        raise DataError("\n".join(data.report.problems))
+    for advice in data.report.advice:
+        job.log.append(Advice(text=advice))
+    for finding in data.unused:
+        job.log.append(Note(text=finding.text))
+    return data
+
+
+@contextmanager
+def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
+    """Yield the host's model without its LoRAs, which are put back and logged."""
+    with without_loras(host) as (base, names):
+        if names:
+            are = plural(len(names), "is", "are")
+            text = f"{', '.join(names)} {are} detached for this run and attached again afterward."
+            job.log.append(Note(text=text))
+        yield base
+
+
+@contextmanager
+def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+    """Yield the model ready to train: a fresh LoRA in it, or all weights trainable, and the machine settings."""
+    settings = run_plan.settings
+    raise_problems(loaded_model_problems(base))
+    for advice in slow_dtype_advice(base):
+        job.log.append(Advice(text=advice))
+    # Where only `auto` asks for it, a model without gradient checkpointing trains without.
+    checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
+    if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
+        if settings.machine.gradient_checkpointing == "on":
+            raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
+        checkpoints_gradients = False
+    set_seed(settings.what.weights_seed)
+    with apply_machine_settings(settings.machine, base, job):
+        if checkpoints_gradients:
+            # Renamed within transformers 5; the older name is needed for 5.6.2 only.
+            enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
+            base.enable_input_require_grads()
+        base.config.use_cache = False
+        with _trainable(base, run_plan, job) as model:
+            # Dtypes that no optimizer can step in are refused; those that lose small steps get advice.
+            trained = sorted({str(weights.dtype) for weights in model.parameters() if weights.requires_grad})
+            dtypes = [dtype.removeprefix("torch.") for dtype in trained]
+            findings = [finding for dtype in dtypes for finding in base_weight_findings(settings, dtype)]
+            raise_problems(findings)
+            for finding in findings:
+                job.log.append(Advice(text=finding.text))
+            with compile_layers(model, settings.machine.compile, job):
+                yield model
+
+
+@contextmanager
+def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+    """Yield the model with a fresh LoRA in it, or with all weights trainable."""
+    settings, folder = run_plan.settings, run_plan.folder
+    if settings.lora.whole_model:
+        if getattr(base, "is_quantized", False):
+            raise SettingsError(
+                ["Method full: a quantized model can't be fully fine-tuned. Load it in 16 or 32 bits."]
+            )
+        job.log.append(Note(text="This run trains all weights of the model."))
+        base.requires_grad_(True)  # restored with the other flags of the borrowed model
+        yield base
+        return
+    targets = choose_targets(settings.lora, base)
+    raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
+    config = lora_config(settings.lora, base, targets)
+    for note in tied_layer_notes(targets.names, config.modules_to_save or (), base):
+        job.log.append(Note(text=note))
+    for advice in unused_bias_advice(settings.lora, base, targets.names):
+        job.log.append(Advice(text=advice.text))
+    with inject_lora(base, config) as model:
+        refuse_misplaced_targets(targets, model)
+        job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
+        if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
+            load_initial_weights(model, folder.initial_lora)
+        if not settings.machine.compile:
+            patch_lora_layers(model)
+        yield model

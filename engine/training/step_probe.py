@@ -34,7 +34,7 @@ from ..compute import (
 from ..inference import RunMeasurements, SampleGenerator
 from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan
-from .setup import borrow_base_model, model_ready_to_train, prepare_data
+from .run import borrow_base_model, model_ready_to_train, prepare_data
 
 # Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
 NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")

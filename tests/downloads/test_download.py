@@ -8,8 +8,7 @@ from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.files import lock
 from training_pro.core.jobs import DownloadProgress, Note
 from training_pro.downloads import download, hub_models
-from training_pro.hosts import known_models
-from training_pro.hosts.standalone import StandaloneHost, standalone_folders
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders, unknown_type_reason
 from training_pro.tests.tiny import read_tree
 
 NAME, SHARD = "toys/tiny", "model.safetensors"
@@ -33,8 +32,7 @@ def offered(hub, tiny, monkeypatch):
 def get(models, asked=NAME, revision="", stopping=lambda told: False):
     """How it ended, and what was told."""
     told, model = [], hub_models.parse_hub_model(asked, revision)
-    refuse = known_models.unknown_type_reason
-    return download.download_model(model, models, refuse, told.append, lambda: stopping(told)), told
+    return download.download_model(model, models, unknown_type_reason, told.append, lambda: stopping(told)), told
 
 
 def refusal(models, asked=NAME, revision="", **more):

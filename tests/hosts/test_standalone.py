@@ -102,16 +102,14 @@ def test_on_cards_that_only_imitate_bfloat16_models_compute_in_float16(monkeypat
     assert (chosen["dtype"], chosen["quantization_config"].bnb_4bit_compute_dtype) == (kind, kind)
 
 
-def test_loading_or_choosing_another_one_lets_the_first_go_and_reads_its_files_again(own, copy, tiny):
+def test_loading_another_one_lets_the_first_go_and_reads_its_files_again(own, copy, tiny):
     first = weakref.ref(own.loaded_model().model)
-    own.select_model("mine", "auto")
-    assert own.loaded_model().model is first()
     config = copy / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 512}))
     assert own.card().context != 512
     own.load("mine", "auto")
     assert own.card().context == 512 and own.loaded_model().model is not first()
-    own.select_model(str(tiny), "auto")
+    own.load(str(tiny), "auto")
     assert own.card().name == "tiny"
 
 

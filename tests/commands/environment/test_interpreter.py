@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from training_pro.commands.environment import interpreter, torch_build, virtual_env
+from training_pro.commands.environment import interpreter, virtual_env
 from training_pro.core.errors import TrainingProError
 
 ROOT = interpreter.ROOT
@@ -68,7 +68,7 @@ def from_pytorch(build):
 )  # fmt: skip
 def test_the_build_of_torch_fits_the_machine(tmp_path, monkeypatch, registry, card, expected):
     plug_in(tmp_path, monkeypatch, card)
-    assert torch_build.torch_arguments(fake_python(tmp_path, registry), PIN, None) == expected
+    assert virtual_env.torch_arguments(fake_python(tmp_path, registry), PIN, None) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_the_build_of_torch_fits_the_machine(tmp_path, monkeypatch, registry, ca
 )  # fmt: skip
 def test_the_wish_of_the_user_is_taken_without_asking_or_refused(spec, expected):
     if expected:
-        assert torch_build.torch_arguments(Path("no python"), PIN, spec) == expected
+        assert virtual_env.torch_arguments(Path("no python"), PIN, spec) == expected
         return
     with pytest.raises(TrainingProError, match=r"--torch .* is not valid\. Use a version"):
-        torch_build.torch_arguments(Path("no python"), PIN, spec)
+        virtual_env.torch_arguments(Path("no python"), PIN, spec)
 
 
 def put_wheel(registry, name, version="1.0", requires=(), code=""):
@@ -125,7 +125,7 @@ def registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "registry").as_uri())
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    monkeypatch.setattr(torch_build, "PYTORCH_INDEX", (tmp_path / "pytorch").as_uri())
+    monkeypatch.setattr(virtual_env, "PYTORCH_INDEX", (tmp_path / "pytorch").as_uri())
     monkeypatch.setattr(virtual_env, "PINS", tmp_path / "pins")
     plug_in(tmp_path / "bin", monkeypatch, None)
     put_pins(tmp_path / "pins")
