@@ -77,11 +77,15 @@ def run_slice(arguments: Sequence[str]) -> int:
                 what = f"{block.start}-{block.end}, {block.tokens} tokens, {block.kind}{ending}"
                 print(f"--- {text.name} {what}\n{words}")
         figures = build_slice_map(sliced)
-        kinds = {"block": figures.blocks, "overlap block": figures.overlaps, "DEMENTOR window": figures.windows}
+        kinds = {
+            "block": figures.blocks - figures.windows,
+            "overlap block": figures.overlaps,
+            "DEMENTOR window": figures.windows,
+        }
         blocks = ", ".join(format_count(number, word) for word, number in kinds.items() if number)
         say(
-            f"{text.name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}; {figures.words}. "
-            f"{figures.proof}."
+            f"{text.name}: {format_count(figures.parts, 'section')}, {figures.units_text}, "
+            f"{format_count(figures.text_tokens, 'token')} -> {blocks or 'no blocks'}; "
+            f"{figures.words(figures.trained_tokens)}. {figures.proof}."
         )
     return 0

@@ -50,7 +50,7 @@ from .report import (
     DatasetReport,
     MemoryModel,
     SourceReport,
-    TextReport,
+    map_texts,
     preview_examples,
     report_run,
     uses_checkpointing,
@@ -200,10 +200,8 @@ class _Making:
         ]
         kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
         files = len({text.name for text in dataset.texts})
-        text_report = TextReport.of(sources)
-        self.reports.append(
-            SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text_report)
-        )
+        text = map_texts(sources)
+        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text))
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
         fingerprint = self.context.tokenizer.fingerprint

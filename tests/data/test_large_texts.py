@@ -140,7 +140,7 @@ def test_examples_and_report_are_those_of_the_undivided_file(folders, limit_part
     assert data.examples.digest() == whole.examples.digest()
     assert data.examples.successors() == whole.examples.successors()
     of_parts, of_whole = (
-        replace(each.report.sources[0], text=replace(each.report.sources[0].text, maps=(), seen_mean=0.0))
+        replace(each.report.sources[0], text=replace(each.report.sources[0].text, maps=()))
         for each in (data, whole)
     )
     assert of_parts == of_whole
