@@ -75,7 +75,7 @@ class Store:
 
         The arrays of a `mapped` entry are read from disk where they are used, and can't be changed.
         """
-        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
+        if self.folder is None or not key or (arrow := import_pyarrow()) is None:
             return None
         import numpy as np
 
@@ -107,7 +107,7 @@ class Store:
 
     def save(self, key: str, entry: StoreEntry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
-        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
+        if self.folder is None or not key or (arrow := import_pyarrow()) is None:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
@@ -152,11 +152,6 @@ def full_error(store: Store) -> DataError:
         f"Prepared data can't be written to {store.folder}. Free some disk space: the prepared data of a large "
         "text takes up about four times the size of the text."
     )
-
-
-def has_arrow() -> bool:
-    """Whether pyarrow is installed, without which nothing is stored."""
-    return _import_pyarrow() is not None
 
 
 def store_size(folders: Folders) -> int:
@@ -207,7 +202,7 @@ def _code_digest() -> str:
     return files_digest(code_files())
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
     """pyarrow, a dependency of datasets; without it nothing is stored, and everything else works."""
     try:
         import pyarrow

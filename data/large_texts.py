@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 def is_large(file: Path) -> bool:
     """Whether a text file is read in parts, which lie in Arrow files."""
-    return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.has_arrow()
+    return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.import_pyarrow() is not None
 
 
 def describe_first_part() -> str:
