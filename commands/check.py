@@ -54,7 +54,7 @@ def run_slice(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
     from ..data.load import read_texts, slicing_rules
-    from ..data.text import Cleaning, build_slice_map, slice_text
+    from ..data.text import build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 
     host = options.make_host(args)
@@ -62,7 +62,7 @@ def run_slice(arguments: Sequence[str]) -> int:
     card = host.card()
     tokenizer = make_working_tokenizer(card.tokenizer)
     rules = slicing_rules(settings.text, card, tokenizer)
-    for text in read_texts(path, rules.hard_cut, cleaning=Cleaning.of(settings.text)):
+    for text in read_texts(path, rules.hard_cut, settings=settings.text):
         for note in text.notes:
             say(note)
         sliced = slice_text(str(text.text), tokenizer.encode, rules)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from textwrap import shorten
 from typing import cast
 
@@ -228,9 +227,8 @@ class _Making:
                 sliced.append(next(whole_texts))
                 continue
             name, texts = group[0].name, [cast(StoredText, part.text) for part in group]
-            say = partial(_say_part, context.say, name, len(texts))
             encode, fingerprint = tokenizer.encode, tokenizer.fingerprint
-            parts, stored = slice_parts(texts, encode, fingerprint, rules, say, context.check_stop)
+            parts, stored = slice_parts(name, texts, encode, fingerprint, rules, context.say, context.check_stop)
             if stored:
                 context.say(f"Using the cached version of {name}", None)
             sliced += parts
@@ -284,10 +282,6 @@ class _Making:
         if not len(validation):
             left = f"Evaluation dataset: nothing of {name} is left to evaluate."
             self.said.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
-
-
-def _say_part(say: ProgressFn, name: str, count: int, done: int) -> None:
-    say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count)
 
 
 def _empty_split_problem(name: str) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .cleaning import (
     Boilerplate,
-    Cleaning,
     clean,
     describe_boilerplate,
     find_boilerplate,
@@ -22,7 +21,6 @@ from .text_units import find_bounds
 __all__ = [
     "LOST_REASON",
     "Boilerplate",
-    "Cleaning",
     "SliceMap",
     "build_slice_map",
     "clean",

@@ -63,7 +63,7 @@ def parts_of(text: str, hard_cut: str, store: arrow_store.Store):
 
 
 def slice_in_parts(texts, rules, encoder=encode_words):
-    return slice_parts(texts, encoder, "a", rules)
+    return slice_parts("a.txt", texts, encoder, "a", rules, lambda *_: None, lambda: None)
 
 
 def blocks_of(sliced: SlicedText, start: int = 0):
