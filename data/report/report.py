@@ -245,9 +245,9 @@ class DatasetReport:
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON, without the slice maps, which are only for drawing."""
         sources = (replace(s, text=replace(s.text, maps=())) if s.text else s for s in self.sources)
-        content = {"verdict": self.verdict, **asdict(replace(self, sources=tuple(sources))), "cutoff": self.cutoff}
+        content: dict[str, Any] = {"verdict": self.verdict, "problems": self.problems, "advice": self.advice}
+        content |= {"notes": self.notes, "cutoff": self.cutoff, **asdict(replace(self, sources=tuple(sources)))}
         del content["findings"]
-        content |= {"problems": self.problems, "advice": self.advice, "notes": self.notes}
         for text in (source["text"] or {} for source in content["sources"]):
             for key in DRAWN_FIGURES:
                 text.pop(key, None)
