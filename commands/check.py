@@ -54,7 +54,7 @@ def run_slice(arguments: Sequence[str]) -> int:
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
     from ..data.load import read_texts, slicing_rules
-    from ..data.text import Cleaning, build_slice_map, slice_text
+    from ..data.text import build_slice_map, slice_text
     from ..engine.tokenizer import make_working_tokenizer
 
     host = options.make_host(args)
@@ -62,7 +62,7 @@ def run_slice(arguments: Sequence[str]) -> int:
     card = host.card()
     tokenizer = make_working_tokenizer(card.tokenizer)
     rules = slicing_rules(settings.text, card, tokenizer)
-    for text in read_texts(path, rules.hard_cut, cleaning=Cleaning.of(settings.text)):
+    for text in read_texts(path, rules.hard_cut, settings=settings.text):
         for note in text.notes:
             say(note)
         sliced = slice_text(str(text.text), tokenizer.encode, rules)
@@ -77,11 +77,15 @@ def run_slice(arguments: Sequence[str]) -> int:
                 what = f"{block.start}-{block.end}, {block.tokens} tokens, {block.kind}{ending}"
                 print(f"--- {text.name} {what}\n{words}")
         figures = build_slice_map(sliced)
-        kinds = {"block": figures.blocks, "overlap block": figures.overlaps, "DEMENTOR window": figures.windows}
+        kinds = {
+            "block": figures.blocks - figures.windows,
+            "overlap block": figures.overlaps,
+            "DEMENTOR window": figures.windows,
+        }
         blocks = ", ".join(format_count(number, word) for word, number in kinds.items() if number)
         say(
-            f"{text.name}: {format_count(figures.sections, 'section')}, {figures.units_text}, "
-            f"{format_count(figures.tokens, 'token')} -> {blocks or 'no blocks'}; {figures.words}. "
-            f"{figures.proof}."
+            f"{text.name}: {format_count(figures.parts, 'section')}, {figures.units_text}, "
+            f"{format_count(figures.text_tokens, 'token')} -> {blocks or 'no blocks'}; "
+            f"{figures.words(figures.trained_tokens)}. {figures.proof}."
         )
     return 0

@@ -78,7 +78,7 @@ class Store:
 
         The arrays of a `mapped` entry are read from disk where they are used, and can't be changed.
         """
-        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
+        if self.folder is None or not key or (arrow := import_pyarrow()) is None:
             return None
         import numpy as np
 
@@ -110,7 +110,7 @@ class Store:
 
     def save(self, key: str, entry: StoreEntry) -> None:
         """Store an entry and remove the oldest ones beyond the size limit; a full or locked disk is ignored."""
-        if self.folder is None or not key or (arrow := _import_pyarrow()) is None:
+        if self.folder is None or not key or (arrow := import_pyarrow()) is None:
             return
         if sum(array.nbytes for array in entry.arrays.values()) > self.largest:
             return
@@ -157,11 +157,6 @@ def full_error(store: Store) -> DataError:
     )
 
 
-def has_arrow() -> bool:
-    """Whether pyarrow is installed, without which nothing is stored."""
-    return _import_pyarrow() is not None
-
-
 def store_size(folders: Folders) -> int:
     """The bytes that prepared data take on disk."""
     return sum(status.st_size for _, status in _store_files(folders.prepared_data))
@@ -205,7 +200,7 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
     """pyarrow, a dependency of datasets; without it nothing is stored, and everything else works."""
     try:
         import pyarrow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -17,14 +17,15 @@ from typing import NamedTuple
 
 from ..chunking import NOT_SPACE
 from ..core.errors import DataError
+from ..settings.definitions import TextSettings
 from ..train_utils import format_count
 from . import arrow_store
 from .arrow_store import Store, StoreEntry
 from .readers import LoadedText, text_files
+from .rows import PrepareContext
 from .stored_text import StoredText
 from .text import (
     Boilerplate,
-    Cleaning,
     clean,
     describe_boilerplate,
     find_boilerplate,
@@ -52,7 +53,7 @@ class Part(NamedTuple):
 
 def is_large(file: Path) -> bool:
     """Whether a text file is read in parts, which lie in Arrow files."""
-    return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.has_arrow()
+    return file.exists() and file.stat().st_size > DIVIDED_BYTES and arrow_store.import_pyarrow() is not None
 
 
 def describe_first_part() -> str:
@@ -60,24 +61,19 @@ def describe_first_part() -> str:
     return f"first {PART_CHARS / 1e6:.0f} million characters"
 
 
-def load_parts(
-    file: Path,
-    name: str,
-    hard_cut: str,
-    store: Store,
-    folder: Path,
-    cleaning: Cleaning,
-    check_stop: Callable[[], None],
-) -> list[LoadedText]:
-    """The parts of a text file, stored or read now; `check_stop` is called with each part that is read.
+def load_parts(file: Path, name: str, hard_cut: str, context: PrepareContext) -> list[LoadedText]:
+    """The parts of a text file, stored or read now.
 
-    They lie in a temporary store in the folder where nothing is kept or the file is too large for the store.
+    They lie in a temporary store where nothing is kept, the file is too large for the store, or the tokenizer
+    can't be told from others.
     """
-    if not store.folder or STORED_BYTES_PER_BYTE * file.stat().st_size > store.largest:
-        store = Store.temporary(folder)
+    store, settings = context.store, context.settings.text
+    has_room = STORED_BYTES_PER_BYTE * file.stat().st_size <= store.largest
+    if not (store.folder and context.tokenizer.fingerprint and has_room):
+        store = Store.temporary(context.folders.prepared_data)
     content = text_files.file_digest(file, name)
-    limits = PART_CHARS, MAX_PART_CHARS
-    key = arrow_store.cache_key("parts", content, name, hard_cut, astuple(cleaning), limits)
+    cleaning, limits = (settings.drop_boilerplate, settings.join_lines), (PART_CHARS, MAX_PART_CHARS)
+    key = arrow_store.cache_key("parts", content, name, hard_cut, cleaning, limits)
     if entry := store.load(key):
         stored = [(values, StoredText.load(store, values["text"])) for values in entry.metadata]
         restored = [
@@ -93,11 +89,11 @@ def load_parts(
         data = iter(partial(stream.read, text_files.READ_BYTES), b"")
         chunks = text_files.normalize_chunks(codecs.iterdecode(data, encoding, "replace"))
         parts = divide(read_stretches(chunks), hard_cut)
-        texts, found, width = _store_parts(parts, name, store, cleaning, check_stop)
+        texts, found, width = _store_parts(parts, name, store, settings, context.check_stop)
     if not texts:
         raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
     words = describe_boilerplate(found)
-    if words and not cleaning.drop_boilerplate:
+    if words and not settings.drop_boilerplate:
         words += f" in its {describe_first_part()}"
     if count := sum(text.open_end for text in texts):
         notes += (
@@ -105,13 +101,13 @@ def load_parts(
             f"paragraph breaks in {format_count(count, 'place')}, and blocks end there.",
         )
     # The first part has what is said of the file.
-    texts[0] = mark(replace(texts[0], notes=notes), words, width, cleaning)
+    texts[0] = mark(replace(texts[0], notes=notes), words, width, settings)
     store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
     return texts
 
 
 def _store_parts(
-    parts: Iterable[Part], name: str, store: Store, cleaning: Cleaning, check_stop: Callable[[], None]
+    parts: Iterable[Part], name: str, store: Store, settings: TextSettings, check_stop: Callable[[], None]
 ) -> tuple[list[LoadedText], list[Boilerplate], int]:
     """Write the parts; also the boilerplate that was found in them, and the width at which lines are wrapped.
 
@@ -122,11 +118,11 @@ def _store_parts(
     for number, part in enumerate(parts, start=1):
         whole, is_first = "".join(part.stretches), number == 1
         content = whole[part.start : part.end]
-        search = cleaning.drop_boilerplate or is_first
+        search = settings.drop_boilerplate or is_first
         found = find_boilerplate(content, begins_file=is_first) if search else []
         width = find_wrap_width(content) if is_first else width
-        if (cleaning.drop_boilerplate and found) or (cleaning.join_lines and width):
-            cleaned = clean(content, found, width, cleaning).rstrip()
+        if (settings.drop_boilerplate and found) or (settings.join_lines and width):
+            cleaned = clean(content, found, width, settings).rstrip()
             text = store_text(cleaned, store) if cleaned else None
         else:
             ends = tuple(accumulate(map(len, part.stretches)))

@@ -18,7 +18,7 @@ from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import PrepareContext as PrepareContext  # for the engine
 from .rows import RowDataset, Tokenizer, row_dataset
-from .text import Cleaning, clean, describe_boilerplate, find_wrap_width, load_or_find, mark
+from .text import clean, describe_boilerplate, find_wrap_width, load_or_find, mark
 
 AUTO_CUTOFF = 256  # of raw text
 CUTOFF_STEP, MAX_AUTO_CUTOFF = 32, 2048
@@ -62,8 +62,8 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
-    hard_cut, cleaning = unescape_hard_cut(context.settings.text.hard_cut), Cleaning.of(context.settings.text)
-    texts = read_texts(dataset.path, hard_cut, cleaning=cleaning, context=context)
+    settings = context.settings.text
+    texts = read_texts(dataset.path, unescape_hard_cut(settings.hard_cut), settings=settings, context=context)
     return LoadedDataset(dataset, tuple(texts), tuple(rows))
 
 
@@ -71,7 +71,7 @@ def read_texts(
     path: Path,
     hard_cut: str = "\n\n\n",
     *,
-    cleaning: Cleaning = Cleaning(),  # noqa: B008  # frozen
+    settings: TextSettings = TextSettings(),  # noqa: B008  # frozen
     context: PrepareContext | None = None,
 ) -> list[LoadedText]:
     """The text of a file, or of all texts in a folder; a DataError lists everything that cannot be read.
@@ -93,12 +93,7 @@ def read_texts(
                 with as_data_error(name):
                     unsupported.refuse_unsupported(file, name)
                     if context and file.suffix.lower() not in documents.READERS and large_texts.is_large(file):
-                        # Nothing of a large text is kept if the tokenizer can't be told from others.
-                        kept = store if context.tokenizer.fingerprint else Store()
-                        folder = context.folders.prepared_data
-                        texts += large_texts.load_parts(
-                            file, name, hard_cut, kept, folder, cleaning, context.check_stop
-                        )
+                        texts += large_texts.load_parts(file, name, hard_cut, context)
                     else:
                         texts.append(_read_file(file, name, hard_cut, store))
             except DataError as error:
@@ -112,8 +107,8 @@ def read_texts(
         if not text.part:
             boilerplate, content = next(found), str(text.text)
             width = find_wrap_width(content)
-            text = replace(text, text=clean(content, boilerplate, width, cleaning))
-            text = mark(text, describe_boilerplate(boilerplate), width, cleaning)
+            text = replace(text, text=clean(content, boilerplate, width, settings))
+            text = mark(text, describe_boilerplate(boilerplate), width, settings)
             # A page that is only a menu must not refuse a folder of pages.
             if not str(text.text).strip():
                 words.append(f"{text.name}: everything in it looks like boilerplate.")

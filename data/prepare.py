@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from textwrap import shorten
 from typing import cast
 
@@ -50,7 +49,7 @@ from .report import (
     DatasetReport,
     MemoryModel,
     SourceReport,
-    TextReport,
+    map_texts,
     preview_examples,
     report_run,
     uses_checkpointing,
@@ -200,10 +199,8 @@ class _Making:
         ]
         kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
         files = len({text.name for text in dataset.texts})
-        text_report = TextReport.of(sources)
-        self.reports.append(
-            SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text_report)
-        )
+        text = map_texts(sources)
+        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text))
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
         fingerprint = self.context.tokenizer.fingerprint
@@ -230,9 +227,8 @@ class _Making:
                 sliced.append(next(whole_texts))
                 continue
             name, texts = group[0].name, [cast(StoredText, part.text) for part in group]
-            say = partial(_say_part, context.say, name, len(texts))
             encode, fingerprint = tokenizer.encode, tokenizer.fingerprint
-            parts, stored = slice_parts(texts, encode, fingerprint, rules, say, context.check_stop)
+            parts, stored = slice_parts(name, texts, encode, fingerprint, rules, context.say, context.check_stop)
             if stored:
                 context.say(f"Using the cached version of {name}", None)
             sliced += parts
@@ -286,10 +282,6 @@ class _Making:
         if not len(validation):
             left = f"Evaluation dataset: nothing of {name} is left to evaluate."
             self.said.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
-
-
-def _say_part(say: ProgressFn, name: str, count: int, done: int) -> None:
-    say(f"Slicing {name}: {done} of {format_count(count, 'part')}", done / count)
 
 
 def _empty_split_problem(name: str) -> Finding:

@@ -64,7 +64,7 @@ def test_the_cutoff_that_fits_repeats_as_often(repeats: int):
     text = "\n\n\n".join([" ".join([sentences("abcdefghij")] * 20)] * 3)
     fit = fit_cutoff([slice_words(text, cutoff=4096, dementor_repeats=repeats).units], repeats)
     seen, longer = (
-        build_slice_map(slice_words(text, cutoff=cutoff, dementor_repeats=repeats)).seen.mean
+        build_slice_map(slice_words(text, cutoff=cutoff, dementor_repeats=repeats)).seen_mean
         for cutoff in (fit.cutoff, fit.cutoff + 48)
     )
     assert seen == pytest.approx(fit.repeats, rel=0.02) and fit.cutoff < 600 and fit.cutoff % 16 == 0

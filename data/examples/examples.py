@@ -61,8 +61,7 @@ class TextSource:
     @property
     def sections(self) -> Ints:
         """The section of each example."""
-        sections: Ints = self.sliced.units.section[self.sliced.spans.first]
-        return sections
+        return self.sliced.units.section[self.sliced.spans.first]
 
     @property
     def successors(self) -> Ints:
@@ -105,8 +104,7 @@ class RowSource:
 
     @property
     def lengths(self) -> Ints:
-        lengths: Ints = self.first[1:] - self.first[:-1]
-        return lengths
+        return self.first[1:] - self.first[:-1]
 
     @cached_property
     def learned(self) -> Ints:

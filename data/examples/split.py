@@ -192,11 +192,11 @@ def _words(text: str) -> list[str]:
 def find_shared_passages(validation: Iterable[Text], learned: Iterable[Text]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
     numbers: dict[str, int] = {}
-    known = _known_runs(_hash_runs(_words(str(text)), NGRAM_WORDS, numbers) for text in validation)
+    known = _known_runs(hash_runs(_words(str(text)), NGRAM_WORDS, numbers) for text in validation)
     passages: list[str] = []
     for text in learned if len(known) else ():
         words = _words(str(text))
-        shared = np.isin(_hash_runs(words, NGRAM_WORDS, numbers), known)
+        shared = np.isin(hash_runs(words, NGRAM_WORDS, numbers), known)
         # A passage begins where the run before it is not shared.
         starts = np.flatnonzero(shared & ~np.append(False, shared[:-1])[: len(shared)])
         passages += [" ".join(words[n : n + NGRAM_WORDS]) for n in starts.tolist()]
@@ -209,11 +209,11 @@ def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float |
     Only the runs of the texts are kept in memory: the training data may be large.
     """
     numbers: dict[str, int] = {}
-    runs = [_hash_runs(_spoken_words(text), RUN_WORDS, numbers) for text in texts]
+    runs = [hash_runs(_spoken_words(text), RUN_WORDS, numbers) for text in texts]
     wanted = _known_runs(runs)
     found: Flags = np.zeros(len(wanted), bool)
     for text in training:
-        found |= np.isin(wanted, _hash_runs(_spoken_words(text), RUN_WORDS, numbers))
+        found |= np.isin(wanted, hash_runs(_spoken_words(text), RUN_WORDS, numbers))
     return [float(np.isin(own, wanted[found]).mean()) if len(own) else None for own in runs]
 
 
@@ -230,7 +230,7 @@ def _known_runs(hashes: Iterable[Ints]) -> Ints:
     return np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
 
 
-def _hash_runs(words: Sequence[str], length: int, word_numbers: dict[str, int]) -> Ints:
+def hash_runs(words: Sequence[str], length: int, word_numbers: dict[str, int]) -> Ints:
     """Hash each run of so many words to 64 bits (a rolling polynomial hash)."""
     count = max(0, len(words) - length + 1)
     numbers = np.fromiter(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -24,8 +24,6 @@ SENDER_ROLES = {"human": "user", "assistant": "assistant"}
 MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is dropped
 SYSTEM_MESSAGES, TOOL_MESSAGES, THOUGHTS = "system messages", "tool messages", "thoughts"
 TOOL_PARTS = ("tool_use", "tool_result")
-# The role and the text of each message; what is dropped is counted.
-MessageReader = Callable[[Mapping[str, Any], "Counter[str]"], Iterator[tuple[str, str]]]
 
 
 class ConversationError(ValueError):
@@ -38,7 +36,9 @@ def unpack_export(table: Table) -> Table:
     column = next(filter(None, map(find_export_column, first)), "")
     if not column:
         return table
-    description, read_messages = _EXPORTS[column]
+    description, read_messages = "a data export from Claude", _read_claude
+    if column == "mapping":
+        description, read_messages = "a data export from ChatGPT", _read_chatgpt
 
     def rows() -> Iterator[Row]:
         for row in table.rows():
@@ -70,7 +70,7 @@ def unpack_export(table: Table) -> Table:
 
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    """The messages of the branch that was viewed last."""
+    """The role and text of each message of the branch that was viewed last; what is dropped is counted."""
     nodes = _expect(dict, columns["mapping"], "'mapping'")
     node_id, branch = columns.get("current_node") if nodes else None, dict[str, Any]()
     if node_id is None and nodes:
@@ -150,9 +150,3 @@ def _expect(kind: type[Any], value: Any, what: str) -> Any:
         must = "a list" if kind is list else "a JSON object"
         raise ConversationError(f"{what} is {describe_value(value)}. It must be {must}.")
     return value
-
-
-_EXPORTS: Mapping[str, tuple[str, MessageReader]] = {
-    "mapping": ("a data export from ChatGPT", _read_chatgpt),
-    "chat_messages": ("a data export from Claude", _read_claude),
-}

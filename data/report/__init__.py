@@ -14,18 +14,16 @@ from .estimates import (
     uses_checkpointing,
 )
 from .plan_checks import check_plan, evaluation_interval, sample_interval, suggest_settings
-from .preview import ExamplePreview, PreviewPiece, preview_examples
-from .report import DatasetReport, LengthHistogram, SourceReport, TextReport, report_run
+from .preview import ExamplePreview, preview_examples
+from .report import DatasetReport, LengthHistogram, SourceReport, map_texts, report_run
 
 __all__ = [
     "DatasetReport",
     "ExamplePreview",
     "LengthHistogram",
     "MemoryModel",
-    "PreviewPiece",
     "RowReport",
     "SourceReport",
-    "TextReport",
     "apply_changes",
     "check_plan",
     "estimate_disk",
@@ -34,6 +32,7 @@ __all__ = [
     "fit_to_memory",
     "has_exact_size",
     "largest_batch",
+    "map_texts",
     "preview_examples",
     "report_run",
     "sample_interval",

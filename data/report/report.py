@@ -17,15 +17,7 @@ from ..examples import Examples, RowSource, TextSource, batch_order, group_parts
 from ..load import ResolvedSettings
 from ..readers import LoadedText
 from ..rows import PrepareContext, RowReport
-from ..text import (
-    LOST_REASON,
-    SliceMap,
-    build_slice_map,
-    combine_coverage,
-    describe_slicing,
-    describe_units,
-    join_maps,
-)
+from ..text import LOST_REASON, SliceMap, build_slice_map
 from .data_checks import check_examples, count_learned_stops
 from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
@@ -33,6 +25,8 @@ from .preview import ExamplePreview
 
 Verdict = Literal["ready", "ready with advice", "not ready"]
 MAX_COLUMNS = 32  # of a histogram
+# Of a slice map, what is only for drawing.
+DRAWN_FIGURES = ("windows", "hard_cuts", "bars", "seen_along", "trained_tokens", "left_out_characters", "lost")
 
 
 @dataclass(frozen=True)
@@ -59,53 +53,12 @@ class LengthHistogram:
         return LengthHistogram(width, tuple(counts.tolist()), two_longest[-1], second)
 
 
-@dataclass(frozen=True)
-class TextReport:
-    """How a raw text was sliced into blocks."""
-
-    parts: int = 0
-    sentences: int = 0
-    lines: int = 0  # in the sections that are sliced by lines
-    parts_by_lines: int = 0
-    blocks: int = 0
-    overlaps: int = 0
-    text_tokens: int = 0
-    characters: int = 0
-    left_out: int = 0
-    characters_lost: int = 0
-    seen_least: int = 0
-    seen_mean: float = 0.0
-    seen_most: int = 0
-    maps: tuple[tuple[str, SliceMap], ...] = ()
-
-    @staticmethod
-    def of(sources: Sequence[TextSource]) -> TextReport:
-        """The report of how these texts were sliced; the parts of a large text are one."""
-        groups = group_parts(sources)
-        parts = ([build_slice_map(source.sliced) for source in group] for group in groups)
-        maps = [join_maps(part_maps) if len(part_maps) > 1 else part_maps[0] for part_maps in parts]
-        seen = combine_coverage(maps)
-        return TextReport(
-            parts=sum(m.sections for m in maps),
-            sentences=sum(m.sentences for m in maps),
-            lines=sum(m.lines for m in maps),
-            parts_by_lines=sum(m.parts_by_lines for m in maps),
-            blocks=sum(m.blocks + m.windows for m in maps),
-            overlaps=sum(m.overlaps for m in maps),
-            text_tokens=sum(m.tokens for m in maps),
-            characters=sum(m.characters for m in maps),
-            left_out=sum(m.left_out for m in maps),
-            characters_lost=sum(m.lost_characters for m in maps),
-            seen_least=seen.least,
-            seen_mean=seen.mean,
-            seen_most=seen.most,
-            maps=tuple(zip((group[0].name for group in groups), maps, strict=True)),
-        )
-
-    @property
-    def units_text(self) -> str:
-        """The number of sentences and of lines, in words."""
-        return describe_units(self.sentences, self.lines)
+def map_texts(sources: Sequence[TextSource]) -> SliceMap:
+    """The figures of how the texts of a dataset were sliced; the parts of a large text are one."""
+    groups = [(group[0].name, [source.sliced for source in group]) for group in group_parts(sources)]
+    maps = tuple((name, build_slice_map(*sliced)) for name, sliced in groups)
+    whole = maps[0][1] if len(maps) == 1 else build_slice_map(*(source.sliced for source in sources))
+    return replace(whole, maps=maps)
 
 
 @dataclass(frozen=True)
@@ -119,7 +72,7 @@ class SourceReport:
     tokens: int
     trained_tokens: int
     lengths: LengthHistogram = LengthHistogram()
-    text: TextReport | None = None
+    text: SliceMap | None = None
     rows: RowReport | None = None
     notes: tuple[str, ...] = ()
 
@@ -132,7 +85,7 @@ class SourceReport:
         share: DatasetShare,
         *,
         files: int = 1,
-        text: TextReport | None = None,
+        text: SliceMap | None = None,
         rows: RowReport | None = None,
     ) -> SourceReport:
         """The report of a dataset: how its texts were sliced or its rows read, and the examples that are used."""
@@ -149,7 +102,7 @@ class SourceReport:
         """The dataset in one sentence."""
         if self.rows:
             return f"{self.name}: {self.what}, {format_count(self.examples, 'example')}, {self.tokens:,} tokens."
-        text = self.text or TextReport()
+        text = self.text or SliceMap()
         blocks = format_count(text.blocks, "block")
         if text.overlaps:
             blocks += f" and {format_count(text.overlaps, 'overlap block')}"
@@ -169,9 +122,7 @@ class SourceReport:
                 f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
                 f"characters lost: {text.characters_lost}{lost_reason}"
             )
-            growth = self.tokens / text.text_tokens if text.text_tokens else 0.0
-            counts = text.sentences, text.lines, text.parts_by_lines, text.parts
-            yield f"  {describe_slicing(*counts, text.seen_least, text.seen_most, growth)}"
+            yield f"  {text.words(self.tokens)}"
         if rows := self.rows:
             excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
             which = f"longest example has {self.lengths.longest}"
@@ -294,14 +245,12 @@ class DatasetReport:
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON, without the slice maps, which are only for drawing."""
         sources = (replace(s, text=replace(s.text, maps=())) if s.text else s for s in self.sources)
-        content: dict[str, Any] = {"verdict": self.verdict}
-        for key, value in asdict(replace(self, sources=tuple(sources))).items():
-            if key == "findings":
-                content |= {"problems": self.problems, "advice": self.advice, "notes": self.notes}
-            elif key == "steps_per_epoch":
-                content |= {"cutoff": self.cutoff, key: value}
-            else:
-                content[key] = value
+        content: dict[str, Any] = {"verdict": self.verdict, "problems": self.problems, "advice": self.advice}
+        content |= {"notes": self.notes, "cutoff": self.cutoff, **asdict(replace(self, sources=tuple(sources)))}
+        del content["findings"]
+        for text in (source["text"] or {} for source in content["sources"]):
+            for key in DRAWN_FIGURES:
+                text.pop(key, None)
         content["resolved"] = self.resolved.as_json() if self.resolved else {}
         if self.memory:
             content["memory"]["total"] = self.memory.total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
@@ -19,6 +18,7 @@ from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
+from ..examples import hash_runs
 from ..readers import LoadedText
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
@@ -162,22 +162,13 @@ def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
     rng = np.random.default_rng(7)
     factors = rng.integers(1, 2**61, (BANDS * ROWS_PER_BAND, 1), dtype=np.uint64) | np.uint64(1)
     buckets: dict[bytes, tuple[str, Ints]] = {}  # the first text of each band
-    word_hashes: dict[str, int] = {}
+    word_numbers: dict[str, int] = {}
     duplicates = TextIssue()
     for place, text in texts:
         words = WORD.findall(text.lower())
         if len(words) < MIN_WORDS:
             continue
-        for word in words:
-            if word not in word_hashes:
-                # Spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
-                word_hashes[word] = zlib.crc32(word.encode()) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        hashes = np.array([word_hashes[word] for word in words], np.uint64)
-        count = len(hashes) - SHINGLE_WORDS + 1
-        runs = hashes[:count].copy()
-        for offset in range(1, SHINGLE_WORDS):
-            runs = runs * np.uint64(0x100000001B3) + hashes[offset : count + offset]  # the prime of FNV
-        shingles: Ints = np.unique(runs)
+        shingles: Ints = np.unique(hash_runs(words, SHINGLE_WORDS, word_numbers))
         # The least of each multiple, modulo 2**64: an odd factor permutes the hashes.
         least: Ints = (shingles * factors).min(axis=1)
         like = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .cleaning import (
     Boilerplate,
-    Cleaning,
     clean,
     describe_boilerplate,
     find_boilerplate,
@@ -15,36 +14,21 @@ from .cleaning import (
 )
 from .lines import find_wrap_width, is_tagged
 from .sentences import read_stretches
-from .slice_map import (
-    LOST_REASON,
-    Bar,
-    SliceMap,
-    build_slice_map,
-    combine_coverage,
-    describe_slicing,
-    describe_units,
-    join_maps,
-)
+from .slice_map import LOST_REASON, SliceMap, build_slice_map
 from .slicing import slice_parts, slice_text, slice_texts, store_text
 from .text_units import find_bounds
 
 __all__ = [
     "LOST_REASON",
-    "Bar",
     "Boilerplate",
-    "Cleaning",
     "SliceMap",
     "build_slice_map",
     "clean",
-    "combine_coverage",
     "describe_boilerplate",
-    "describe_slicing",
-    "describe_units",
     "find_boilerplate",
     "find_bounds",
     "find_wrap_width",
     "is_tagged",
-    "join_maps",
     "join_wrapped_lines",
     "load_or_find",
     "mark",

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from statistics import mean, pstdev
 from typing import NamedTuple
@@ -88,18 +88,6 @@ HYPHENATED = re.compile(r"\w(?:-{1,2}|[‐–—])$")
 Spans = Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Cleaning:
-    """The changes that the user asks for."""
-
-    drop_boilerplate: bool = False
-    join_lines: bool = False
-
-    @classmethod
-    def of(cls, settings: TextSettings) -> Cleaning:
-        return cls(settings.drop_boilerplate, settings.join_lines)
-
-
 class Boilerplate(NamedTuple):
     """A stretch of text that is not the book."""
 
@@ -116,24 +104,24 @@ class Line(NamedTuple):
     text: str
 
 
-def clean(text: str, found: Sequence[Boilerplate], width: int, cleaning: Cleaning) -> str:
+def clean(text: str, found: Sequence[Boilerplate], width: int, settings: TextSettings) -> str:
     """The text with the changes that are asked for; `width` is that at which its lines are wrapped, or 0."""
-    if cleaning.drop_boilerplate and found:
+    if settings.drop_boilerplate and found:
         text = remove_boilerplate(text, found)
-    return join_wrapped_lines(text, width) if cleaning.join_lines and width else text
+    return join_wrapped_lines(text, width) if settings.join_lines and width else text
 
 
-def mark(text: LoadedText, boilerplate: str, width: int, cleaning: Cleaning) -> LoadedText:
+def mark(text: LoadedText, boilerplate: str, width: int, settings: TextSettings) -> LoadedText:
     """The text with notes of what was changed in it, and with what Check can suggest to change."""
     notes = list(text.notes)
-    if cleaning.drop_boilerplate and boilerplate:
+    if settings.drop_boilerplate and boilerplate:
         notes.append(f"Dropped from {text.name}: {boilerplate}.")
-    if cleaning.join_lines and width:
+    if settings.join_lines and width:
         notes.append(f"Joined the lines of {text.name}, which were wrapped at about {width} characters.")
     return replace(
         text,
-        boilerplate="" if cleaning.drop_boilerplate else boilerplate,
-        wrap_width=0 if cleaning.join_lines else width,
+        boilerplate="" if settings.drop_boilerplate else boilerplate,
+        wrap_width=0 if settings.join_lines else width,
         notes=tuple(notes),
     )
 

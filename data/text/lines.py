@@ -72,8 +72,7 @@ def find_wrapped(lines: Lines) -> tuple[Ints, Ints, Flags]:
 
 def find_continued(lines: Lines, tagged: Flags) -> Flags:
     """Lines whose next line is neither blank, nor an item, nor begins with a speaker or a time."""
-    continued: Flags = ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
-    return continued
+    return ~lines.blank & np.append(~(lines.blank | lines.item | tagged)[1:], False)
 
 
 def find_full_lines(lines: Lines, continued: Flags) -> Flags:

@@ -21,6 +21,7 @@ from ...chunking import (
     Units,
     find_sections,
 )
+from ...train_utils import format_count
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
 from ..stored_text import StoredText
@@ -68,14 +69,15 @@ def store_text(text: str, store: Store) -> StoredText:
 
 
 def slice_parts(
+    name: str,
     texts: Sequence[StoredText],
     encode: Encoder,
     fingerprint: str,
     rules: SlicingRules,
-    say: Callable[[int], None] = lambda _: None,
-    check_stop: Callable[[], None] = lambda: None,
+    say: Callable[[str, float | None], None],
+    check_stop: Callable[[], None],
 ) -> tuple[list[SlicedText], bool]:
-    """The sliced parts of one text, as the whole would be, and whether all were stored; `say` is told each."""
+    """The sliced parts of one text, as the whole would be, and whether all were stored."""
     # Short sections are judged by the whole text, which is known only when all parts were read. So they are first
     # judged by its beginning; where that was wrong, the parts that have some are sliced again. One part after
     # another is sliced and stored, so that memory holds one of them, however large the file is.
@@ -90,7 +92,8 @@ def slice_parts(
         key = arrow_store.cache_key("sliced", fingerprint, astuple(rules), text.key, by_lines)
         if not (entry := text.store.load(key, mapped=True)):
             all_stored = False
-            say(number)
+            parts = format_count(len(texts), "part")
+            say(f"Slicing {name}: {number} of {parts}", number / len(texts))
             text.store.save(key, _slice_part(text, encode, rules, by_lines, check_stop))
             entry = text.store.load(key, mapped=True)  # mapped, so that the blocks made now are freed
         if not entry:

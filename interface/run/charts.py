@@ -42,7 +42,7 @@ def slice_maps(named_maps: Sequence[tuple[str, SliceMap]]) -> str:
     named_maps = named_maps[:MAX_MAPS]
     parts = []
     for name, sliced in named_maps:
-        caption = markup.paragraph(f"{name}: {sliced.words}. {sliced.proof}.", quiet=True)
+        caption = markup.paragraph(f"{name}: {sliced.words(sliced.trained_tokens)}. {sliced.proof}.", quiet=True)
         parts.append(f"{caption}{slice_map_svg(sliced)}")
     maps = [sliced for _, sliced in named_maps]
     kinds = {bar.kind for sliced in maps if len(sliced.bars) <= MAX_BARS for bar in sliced.bars}
@@ -76,9 +76,9 @@ def slice_map_svg(sliced: SliceMap) -> str:
     for position in sliced.hard_cuts[:: max(1, len(sliced.hard_cuts) // MAX_BARS)]:
         parts.append(svg.vertical_line(float(MAP_WIDTH * position), 0, 58, "tp-cut", "hard cut"))
     counts = (
-        format_count(sliced.blocks + sliced.windows, "block"),
+        format_count(sliced.blocks, "block"),
         format_count(sliced.overlaps, "overlap block"),
-        format_count(sliced.sections, "section"),
+        format_count(sliced.parts, "section"),
     )
     return svg.picture(MAP_WIDTH, MAP_HEIGHT, "tp-map", ", ".join(counts), parts)
 

@@ -168,7 +168,7 @@ def test_a_longer_cutoff_makes_dementor_learn_deeper_which_is_contrary_to_plain_
 def test_a_longer_cutoff_makes_dementor_show_each_sentence_more_often():
     """In slightly fewer windows, where the manual says more; plain blocks become far fewer."""
     short, *between, long = (windows(LONG_STORY, cutoff) for cutoff in (12, 24, 60, 120))
-    assert build_slice_map(long).seen.mean > 9 * build_slice_map(short).seen.mean
+    assert build_slice_map(long).seen_mean > 9 * build_slice_map(short).seen_mean
     assert int(long.lengths.sum()) > 9 * int(short.lengths.sum())
     counts = [len(sliced) for sliced in (short, *between, long)]
     assert counts == sorted(set(counts), reverse=True) and counts[-1] > 0.9 * counts[0]

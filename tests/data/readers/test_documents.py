@@ -8,11 +8,11 @@ import pytest
 from training_pro.core.errors import DataError
 from training_pro.data import dataset_index, load
 from training_pro.data.readers import unsupported
-from training_pro.data.text import Cleaning
+from training_pro.settings.definitions import TextSettings
 from training_pro.tests.data.readers.reading import CUT, one_process, read_text, refusal, write  # noqa: F401
 from training_pro.tests.fakes import make_folders
 
-DROP = Cleaning(drop_boilerplate=True)
+DROP = TextSettings(drop_boilerplate=True)
 
 
 def test_the_visible_text_of_a_web_page(tmp_path):
@@ -66,7 +66,7 @@ def test_menus_of_a_web_page_are_named_and_dropped_on_request(tmp_path, menu):
     (document,) = load.read_texts(page, CUT)
     words = menus_in(document)
     assert len(words) >= 3 and document.boilerplate.startswith(f"{len(words)} navigation menus (")
-    (rest,) = load.read_texts(page, CUT, cleaning=DROP)
+    (rest,) = load.read_texts(page, CUT, settings=DROP)
     assert rest.text.split() == ["One", "a", "@", "Two", "b"]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from training_pro.core.findings import advice, note, problem
 from training_pro.data import load
-from training_pro.data.report import DatasetReport, LengthHistogram, RowReport, SourceReport, TextReport
+from training_pro.data.report import DatasetReport, LengthHistogram, RowReport, SourceReport
+from training_pro.data.text import SliceMap
 from training_pro.tests.rowing import family, prepare_rows
 
-TEXT = TextReport(
+TEXT = SliceMap(
     **{"parts": 2, "sentences": 9, "blocks": 4, "overlaps": 3, "text_tokens": 100, "characters": 400},
     **{"left_out": 1, "seen_least": 1, "seen_mean": 1.5, "seen_most": 2},
 )
