@@ -12,7 +12,7 @@ from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.version import launch_command
 from ..data import arrow_store
-from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash
+from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, run_files, trash
 from ..train_utils import align_columns, size
 from . import options
 from .options import say
@@ -153,7 +153,7 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
     options.warn_about_names(folders)
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
     for lora in runs:
-        for sentence in describe_damage(lora.damage):
+        for sentence in run_files.describe_damage(lora.damage):
             say(f"{lora.name}: {sentence}")
 
 

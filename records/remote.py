@@ -31,7 +31,7 @@ from ..core.files import (
     write_text,
 )
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, Request, RunProgress, follow_progress
+from ..core.jobs import Job, Note, Request, progress
 from ..core.version import VERSION
 from ..settings import files
 from ..settings.definitions import TrainingSettings
@@ -84,9 +84,9 @@ def is_waiting(name: str, request: str, folders: Folders) -> bool:
     return _request_file(name, request, folders).exists()
 
 
-def read_progress(name: str, folders: Folders) -> RunProgress:
+def read_progress(name: str, folders: Folders) -> progress.RunProgress:
     """Progress of a run that is in progress, as it was written last."""
-    return read_record(_progress_file(name, folders), RunProgress, RunProgress())
+    return read_record(_progress_file(name, folders), progress.RunProgress, progress.RunProgress())
 
 
 @contextmanager
@@ -102,18 +102,18 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
 
     def serve() -> None:
         # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-        reader, written, due = follow_progress(job), RunProgress(), 0.0
+        reader, written, due = progress.follow_progress(job), progress.RunProgress(), 0.0
         while not ended.wait(LOOK_SECONDS):
             for word, asked in REQUESTS.items():
                 with suppress(OSError):
                     _request_file(name, word, folders).unlink()
                     job.control.ask(asked.request) if asked.request else job.control.resume()
                     job.log.append(Note(text=f"Request from another program: {word}."))
-            progress = next(reader)
-            if time.monotonic() >= due and replace(progress, at=written.at) != written:
+            current = next(reader)
+            if time.monotonic() >= due and replace(current, at=written.at) != written:
                 with suppress(OSError, SavingError):  # a full disk must not end a run
-                    write_json(progress_file, asdict(progress))
-                written, due = progress, time.monotonic() + WRITE_SECONDS
+                    write_json(progress_file, asdict(current))
+                written, due = current, time.monotonic() + WRITE_SECONDS
 
     # A request that a crash left would stop or pause the next run of this name.
     _remove_files(own)

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from ...core.files import Count
 from ...core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
-from ...records.folder import LiveChange
+from ...records.folder import run_files
 from ...settings.definitions import SavingSettings, StoppingSettings, TrainingSettings
 from ...settings.live_settings import LiveSettings, resumed_settings
 from ...settings.rules import DROP_FACTOR, HOLD_STEPS
@@ -210,7 +210,7 @@ class Steering:
     patience: Patience = field(default_factory=Patience)
     kept_aside: str = ""  # the fingerprint of the validation split
     stopped_by: str = ""
-    live_changes: list[LiveChange] = field(default_factory=list)
+    live_changes: list[run_files.LiveChange] = field(default_factory=list)
 
 
 class RunController:
@@ -237,7 +237,7 @@ class RunController:
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
             self._patience.waited = 0
         self.stopped_by = then.stopped_by if same_rules else ""
-        self.live_changes: list[LiveChange] = [*then.live_changes]
+        self.live_changes: list[run_files.LiveChange] = [*then.live_changes]
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live

@@ -17,7 +17,7 @@ from ...core.errors import first_line
 from ...core.files import is_disk_full, write_error_reason, write_json
 from ...core.host import Host
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
-from ...records.folder import PARAMETERS, GraphRecord, crashed_runs, loras
+from ...records.folder import PARAMETERS, crashed_runs, loras
 from ...records.folder import run_files as record
 from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed, eval_mode
@@ -199,7 +199,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             run_state = RunState(
                 step,
                 self.step_log.smoothed,
-                cast("list[GraphRecord]", self.step_log.graph),
+                cast("list[record.GraphRecord]", self.step_log.graph),
                 self._unchangeable,
                 list(self.phases.changes),
                 controller.memory(),

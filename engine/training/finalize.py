@@ -28,19 +28,18 @@ from ...core.jobs import (
     Job,
     JobEnded,
     Note,
-    Outcome,
     PhasesMeasured,
     RecallMeasured,
     RunPlanned,
     Stage,
     StartedFromQueue,
     Step,
+    events,
     measure_phases,
     peak_memory_of,
 )
 from ...core.version import VERSION
 from ...records.folder import (
-    GRAPH,
     LOG,
     REPORT,
     RunFolder,
@@ -49,7 +48,6 @@ from ...records.folder import (
     read_graph,
     read_log,
     read_samples,
-    read_state,
     run_files,
 )
 from ...records.report import (
@@ -118,7 +116,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         run_folder, folders, partial(loras.copy_weights, best.folder) if best else write, job
     )
     is_done = controller.is_over(trained.step)
-    outcome: Outcome = "failed" if divergence else "finished" if is_done else "stopped"
+    outcome: events.Outcome = "failed" if divergence else "finished" if is_done else "stopped"
     saved = [path for path in loras.checkpoints_with_weights(run_folder.path) if path.parent == run_folder.path]
     checkpoints = {checkpoint_step(path.name) or 0: path.name for path in saved}  # without the timed backups
     entry = _log_entry(trained, outcome, best, job)
@@ -197,7 +195,7 @@ def _write_records(
     marks = [Mark(step, name) for step, name in checkpoints.items()]
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
     write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
-    write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
+    write_record(lambda: write_json(path / run_files.GRAPH, list(graph)), path, job.log)
     write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
@@ -233,7 +231,9 @@ def describe_model(run_plan: RunPlan, model: Any, capabilities: ModelCapabilitie
     }
 
 
-def _log_entry(trained: TrainingResult, outcome: Outcome, best: _Checkpoint | None, job: Job) -> dict[str, Any]:
+def _log_entry(
+    trained: TrainingResult, outcome: events.Outcome, best: _Checkpoint | None, job: Job
+) -> dict[str, Any]:
     """Return what training_log.json says of the run, but for the verdict."""
     run_plan, step_log, events = trained.run_plan, trained.step_log, job.log.since(0)
     report, steps, key = run_plan.data.report, read_steps(step_log.graph), run_plan.validation_key
@@ -319,7 +319,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
             log = {}
             since = [graph_entry(event) for event in events if isinstance(event, (Step, EvaluationDone))]
             checkpoints = loras.resumable_checkpoints(folder)
-            saved = read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
+            saved = run_files.read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
             graph = [*(entry for entry in saved if entry["current_steps"] < since[0]["current_steps"]), *since]
         samples, entry = read_samples(folder), inventory.read_entry(folder, folders)
         data = ReportData(events=events, ended=ended, graph=graph, samples=samples, log=log, lora=entry)

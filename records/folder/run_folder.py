@@ -35,19 +35,8 @@ from ...core.host import Folders
 from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import checkpoint_name, checkpoint_step
-from . import loras
+from . import loras, run_files
 from .loras import Checkpoint
-from .run_files import (
-    BACKUP_FOLDER,
-    DATA_SAMPLE,
-    JOURNAL,
-    PARAMETERS,
-    RECORDS,
-    REPLACED_PREFIX,
-    RUN_FILES,
-    read_log,
-    replaced_folders,
-)
 
 LOCK_SUFFIX = ".lock"
 BEING_TRAINED = "{!r} is being trained. Stop the run first, or wait until it ends."
@@ -113,11 +102,11 @@ class Journal:
 
 
 def read_journal(folder: Path) -> Journal | None:
-    return read_record(folder / JOURNAL, Journal, None)
+    return read_record(folder / run_files.JOURNAL, Journal, None)
 
 
 def _write_journal(folder: Path, journal: Journal) -> None:
-    write_json(folder / JOURNAL, asdict(journal))
+    write_json(folder / run_files.JOURNAL, asdict(journal))
 
 
 class FinishedSteps(NamedTuple):
@@ -155,13 +144,13 @@ class RunFolder:
 
     def checkpoint(self, step: int, reason: str) -> Path:
         """Return the path for a checkpoint. The reason is part of its name; backups have a folder of their own."""
-        if reason == BACKUP_FOLDER:
-            return self.path / BACKUP_FOLDER / checkpoint_name(step, "")
+        if reason == run_files.BACKUP_FOLDER:
+            return self.path / run_files.BACKUP_FOLDER / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
     def finished(self) -> FinishedSteps | None:
         """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
-        log = read_log(self.path)
+        log = run_files.read_log(self.path)
         if not self.resumes or self.initial_lora is not None or log.get("ended") != "finished":
             return None
         steps = log.get("current_steps") or 0
@@ -194,14 +183,16 @@ class RunFolder:
             replaced = _files_to_replace(self.path) if self.replaces else []
             if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
                 replaced = _checkpoints_after(self.path, self.start.step)
-            name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+            name = f"{run_files.REPLACED_PREFIX}{datetime.date.today().isoformat()}"
             # A second run of the same day does not mix its backup with that of the first.
             backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
             earlier = self.partial_folder / EARLIER_RECORDS
-            records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
-            if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it
+            names = () if self.replaces else run_files.RECORDS
+            records = [self.path / name for name in names if (self.path / name).is_file()]
+            # The journal of the crashed run that this one resumes; a discard restores it.
+            if (self.path / run_files.JOURNAL).is_file():
                 earlier.mkdir(parents=True)
-                shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+                shutil.copyfile(self.path / run_files.JOURNAL, earlier / run_files.JOURNAL)
             # The journal comes before the first move, so that a kill in between can be undone.
             began_with_lora = self.initial_lora is not None
             journal = Journal("begin", self.start_step, backup.name if replaced else "", began_with_lora)
@@ -238,22 +229,22 @@ class RunFolder:
             earlier, backup = self.partial_folder / EARLIER_RECORDS, _backup_of(self.path, journal)
             for folder in (backup, earlier):
                 for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
-                    if item.name != JOURNAL:
+                    if item.name != run_files.JOURNAL:
                         move_atomically(item, self.path / item.name)
             if backup is not None:
                 backup.rmdir()
-            if (earlier / JOURNAL).is_file():
-                move_atomically(earlier / JOURNAL, self.path / JOURNAL)
+            if (earlier / run_files.JOURNAL).is_file():
+                move_atomically(earlier / run_files.JOURNAL, self.path / run_files.JOURNAL)
                 shutil.rmtree(self.partial_folder, ignore_errors=True)
             else:
                 self.close()
             if not any(self.path.iterdir()):
                 self.path.rmdir()
         loras.finish_interrupted(self.path)
-        for name in (*RUN_FILES, JOURNAL):
+        for name in (*run_files.RUN_FILES, run_files.JOURNAL):
             (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.
-        ended = read_log(self.path).get("ended")
+        ended = run_files.read_log(self.path).get("ended")
         if ended == "finished":
             self.remove_backups()
         if ended:
@@ -262,7 +253,7 @@ class RunFolder:
     def close(self) -> None:
         """Remove what only an unfinished run needs, after its last record is written."""
         shutil.rmtree(self.partial_folder, ignore_errors=True)
-        (self.path / JOURNAL).unlink(missing_ok=True)
+        (self.path / run_files.JOURNAL).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
@@ -274,12 +265,12 @@ class RunFolder:
 
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
-        write_json(self.path / PARAMETERS, files.as_file(settings))
+        write_json(self.path / run_files.PARAMETERS, files.as_file(settings))
 
     def write_data_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
         """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
-            write_json(folder / DATA_SAMPLE, list(sample))
+            write_json(folder / run_files.DATA_SAMPLE, list(sample))
 
     def empty_weights_folder(self) -> Path:
         """Return the folder for weights that are not in place yet, without those that a kill left there."""
@@ -309,11 +300,11 @@ class RunFolder:
     def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
         with suppress(OSError, SavingError):  # none was made, or one is held open: the run is saved all the same
-            loras.remove_checkpoint(self.path / BACKUP_FOLDER)
+            loras.remove_checkpoint(self.path / run_files.BACKUP_FOLDER)
 
     def copy_records_to(self, place: RunFolder) -> None:
         """Copy the records to another folder, to which the LoRA was saved."""
-        for name in RECORDS:
+        for name in run_files.RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
         shutil.rmtree(self.partial_folder, ignore_errors=True)
@@ -322,7 +313,7 @@ class RunFolder:
 def recover_interrupted(path: Path, folders: Folders) -> None:
     """Finish or undo what a killed program was doing to a LoRA's folder, unless a program works on it now."""
     journal = None if path.is_symlink() or not dist_env.is_main_process() else read_journal(path)
-    if journal is not None and (journal.action != "run" or read_log(path).get("ended")):
+    if journal is not None and (journal.action != "run" or run_files.read_log(path).get("ended")):
         with suppress(BusyError, OSError), hold_run_lock(path.name, folders):
             RunFolder(path, folders.logs).recover()
 
@@ -392,14 +383,14 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _backup_of(path: Path, journal: Journal) -> Path | None:
     """Return the backup that a journal names; a name that leads elsewhere is that of none."""
-    return next((folder for folder in replaced_folders(path) if folder.name == journal.backup), None)
+    return next((folder for folder in run_files.replaced_folders(path) if folder.name == journal.backup), None)
 
 
 def _files_to_replace(path: Path) -> list[Path]:
     """Return everything in a folder but the backups, which always stay there, and what this run has written."""
-    own = (PART_SUFFIX, JOURNAL)
+    own = (PART_SUFFIX, run_files.JOURNAL)
     items = path.iterdir() if path.is_dir() else ()
-    return [p for p in items if not p.name.startswith(REPLACED_PREFIX) and p.name not in own]
+    return [p for p in items if not p.name.startswith(run_files.REPLACED_PREFIX) and p.name not in own]
 
 
 def _checkpoints_after(path: Path, step: int) -> list[Path]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import fmean, quantiles
 from typing import Any, Literal
 
-from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
+from ...core.jobs import EvaluationDone, RecallMeasured, Step, event_words
 from ...train_utils import format_count
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
@@ -48,8 +48,8 @@ LEARN_MORE = "More epochs or a higher learning rate may help."
 # By how much the loss on general text has risen at most.
 FORGETTING = (
     (0.0, "there is no sign that the model forgot anything."),
-    (FORGOT_LITTLE, "the model probably forgot almost nothing."),
-    (FORGOT_MUCH, "the model forgot a little."),
+    (event_words.FORGOT_LITTLE, "the model probably forgot almost nothing."),
+    (event_words.FORGOT_MUCH, "the model forgot a little."),
 )
 FORGOT_A_LOT = (
     "with the LoRA, the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
