@@ -17,24 +17,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core import dist_env
+from ..core import dist_env, files
 from ..core.errors import BusyError, SavingError, SettingsError
-from ..core.files import (
-    PART_SUFFIX,
-    move_new_folder,
-    read_record,
-    safe_paths,
-    staging_folder,
-    with_retries,
-    write_error_reason,
-    write_json,
-    write_text,
-)
+from ..core.files import safe_paths
 from ..core.host import Folders, ModelCard
 from ..core.jobs import Job, Note, Request, progress
 from ..core.version import VERSION
-from ..settings import files
 from ..settings.definitions import TrainingSettings
+from ..settings.files import as_file
 from .folder import is_in_progress
 
 LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
@@ -74,9 +64,9 @@ def send_request(name: str, request: str, folders: Folders) -> None:
         raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
     path = _request_file(name, request, folders)
     try:
-        with_retries(path.touch)
+        files.with_retries(path.touch)
     except OSError as error:
-        raise BusyError(f"{path} can't be written: {write_error_reason(error, path.parent)}.") from error
+        raise BusyError(f"{path} can't be written: {files.write_error_reason(error, path.parent)}.") from error
 
 
 def is_waiting(name: str, request: str, folders: Folders) -> bool:
@@ -86,7 +76,7 @@ def is_waiting(name: str, request: str, folders: Folders) -> bool:
 
 def read_progress(name: str, folders: Folders) -> progress.RunProgress:
     """Progress of a run that is in progress, as it was written last."""
-    return read_record(_progress_file(name, folders), progress.RunProgress, progress.RunProgress())
+    return files.read_record(_progress_file(name, folders), progress.RunProgress, progress.RunProgress())
 
 
 @contextmanager
@@ -97,7 +87,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
         return
     progress_file = _progress_file(name, folders)
     own = [_request_file(name, request, folders) for request in REQUESTS]
-    own += [progress_file, progress_file.with_name(progress_file.name + PART_SUFFIX)]
+    own += [progress_file, progress_file.with_name(progress_file.name + files.PART_SUFFIX)]
     ended = threading.Event()
 
     def serve() -> None:
@@ -112,7 +102,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
             current = next(reader)
             if time.monotonic() >= due and replace(current, at=written.at) != written:
                 with suppress(OSError, SavingError):  # a full disk must not end a run
-                    write_json(progress_file, asdict(current))
+                    files.write_json(progress_file, asdict(current))
                 written, due = current, time.monotonic() + WRITE_SECONDS
 
     # A request that a crash left would stop or pause the next run of this name.
@@ -203,7 +193,7 @@ def write_portable_run(
         arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
     )
     try:
-        with staging_folder(out) as scratch:
+        with files.staging_folder(out) as scratch:
             folder = scratch / out.name
             for place, source in sources.items():
                 target = folder / place
@@ -211,9 +201,9 @@ def write_portable_run(
                 # What links lead to is copied, too, as a run reads it.
                 shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
             (folder / "models").mkdir(parents=True, exist_ok=True)
-            write_json(folder / SETTINGS_FILE, files.as_file(settings))
-            write_text(folder / REQUIREMENTS, requirements)
-            write_text(folder / README, instructions)
-            move_new_folder(folder, out)
+            files.write_json(folder / SETTINGS_FILE, as_file(settings))
+            files.write_text(folder / REQUIREMENTS, requirements)
+            files.write_text(folder / README, instructions)
+            files.move_new_folder(folder, out)
     except OSError as error:
-        raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error
+        raise SavingError(f"{out} can't be written: {files.write_error_reason(error, out)}") from error

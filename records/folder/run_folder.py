@@ -14,26 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ...core import dist_env
+from ...core import dist_env, files
 from ...core.errors import BusyError, SavingError, SettingsError
-from ...core.files import (
-    PART_SUFFIX,
-    Count,
-    is_locked,
-    lock,
-    move_atomically,
-    read_record,
-    remove_folder,
-    remove_lock_file,
-    safe_paths,
-    usable_entries,
-    with_retries,
-    write_error_reason,
-    write_json,
-)
+from ...core.files import Count, safe_paths
 from ...core.host import Folders
-from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.files import as_file
 from ...train_utils import checkpoint_name, checkpoint_step
 from . import loras, run_files
 from .loras import Checkpoint
@@ -60,18 +46,18 @@ def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
         yield
         return
     path = _lock_path(name, folders)
-    with lock(path) as acquired:
+    with files.lock(path) as acquired:
         if not acquired:
             raise BusyError(BEING_TRAINED.format(name))
         try:
             yield
         finally:
-            remove_lock_file(path)
+            files.remove_lock_file(path)
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
     """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
-    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and is_locked(_lock_path(name, folders))
+    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and files.is_locked(_lock_path(name, folders))
 
 
 def refuse_in_progress(name: str, folders: Folders) -> None:
@@ -82,8 +68,8 @@ def refuse_in_progress(name: str, folders: Folders) -> None:
 
 def runs_in_progress(folders: Folders) -> list[str]:
     """Names of the LoRAs that are being trained now, by any process."""
-    files = (path for path in usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
-    return sorted(path.stem for path in files if "." not in path.stem and is_locked(path))
+    paths = (path for path in files.usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
+    return sorted(path.stem for path in paths if "." not in path.stem and files.is_locked(path))
 
 
 @dataclass(frozen=True)
@@ -102,11 +88,11 @@ class Journal:
 
 
 def read_journal(folder: Path) -> Journal | None:
-    return read_record(folder / run_files.JOURNAL, Journal, None)
+    return files.read_record(folder / run_files.JOURNAL, Journal, None)
 
 
 def _write_journal(folder: Path, journal: Journal) -> None:
-    write_json(folder / run_files.JOURNAL, asdict(journal))
+    files.write_json(folder / run_files.JOURNAL, asdict(journal))
 
 
 class FinishedSteps(NamedTuple):
@@ -135,7 +121,7 @@ class RunFolder:
     @property
     def partial_folder(self) -> Path:
         """The folder for files that are not complete yet."""
-        return self.path / PART_SUFFIX
+        return self.path / files.PART_SUFFIX
 
     @property
     def start_step(self) -> int:
@@ -200,7 +186,7 @@ class RunFolder:
             for folder, items in ((backup, replaced), (earlier, records)):
                 for item in items:
                     folder.mkdir(parents=True, exist_ok=True)
-                    move_atomically(item, folder / item.name)
+                    files.move_atomically(item, folder / item.name)
             _write_journal(self.path, replace(journal, action="run"))
             self.write_settings(settings)
         except OSError as error:
@@ -208,7 +194,7 @@ class RunFolder:
             with suppress(OSError):
                 if read_journal(self.path) != crashed:
                     self.discard()
-            reason = write_error_reason(error, self.path)
+            reason = files.write_error_reason(error, self.path)
             raise SavingError(
                 f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
@@ -220,7 +206,7 @@ class RunFolder:
             # Remove all but the backup, or else the checkpoints after the one that the run resumed from.
             step = journal.began_at_step
             for item in _checkpoints_after(self.path, step) if step else _files_to_replace(self.path):
-                remove_folder(item) if item.is_dir() else with_retries(item.unlink)
+                files.remove_folder(item) if item.is_dir() else files.with_retries(item.unlink)
             journal = replace(journal, action="begin")
             _write_journal(self.path, journal)
         if journal is not None and journal.action == "begin":
@@ -230,11 +216,11 @@ class RunFolder:
             for folder in (backup, earlier):
                 for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
                     if item.name != run_files.JOURNAL:
-                        move_atomically(item, self.path / item.name)
+                        files.move_atomically(item, self.path / item.name)
             if backup is not None:
                 backup.rmdir()
             if (earlier / run_files.JOURNAL).is_file():
-                move_atomically(earlier / run_files.JOURNAL, self.path / run_files.JOURNAL)
+                files.move_atomically(earlier / run_files.JOURNAL, self.path / run_files.JOURNAL)
                 shutil.rmtree(self.partial_folder, ignore_errors=True)
             else:
                 self.close()
@@ -242,7 +228,7 @@ class RunFolder:
                 self.path.rmdir()
         loras.finish_interrupted(self.path)
         for name in (*run_files.RUN_FILES, run_files.JOURNAL):
-            (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
+            (self.path / f"{name}{files.PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.
         ended = run_files.read_log(self.path).get("ended")
         if ended == "finished":
@@ -265,12 +251,12 @@ class RunFolder:
 
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
-        write_json(self.path / run_files.PARAMETERS, files.as_file(settings))
+        files.write_json(self.path / run_files.PARAMETERS, as_file(settings))
 
     def write_data_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
         """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
-            write_json(folder / run_files.DATA_SAMPLE, list(sample))
+            files.write_json(folder / run_files.DATA_SAMPLE, list(sample))
 
     def empty_weights_folder(self) -> Path:
         """Return the folder for weights that are not in place yet, without those that a kill left there."""
@@ -285,11 +271,11 @@ class RunFolder:
         names = {file.name for file in written.iterdir() if file.is_file()}
         weights = {name for name in names if loras.holds_tensors(name)}
         for name in sorted(weights):
-            move_atomically(written / name, self.path / name)
+            files.move_atomically(written / name, self.path / name)
         for name in loras.weight_names(self.path) - names:
-            with_retries((self.path / name).unlink)
+            files.with_retries((self.path / name).unlink)
         for name in sorted(names - weights):
-            move_atomically(written / name, self.path / name)
+            files.move_atomically(written / name, self.path / name)
         shutil.rmtree(written, ignore_errors=True)
 
     def remove_partial_checkpoints(self) -> None:
@@ -342,7 +328,7 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
     if if_exists == "new_name" and in_progress:
         path = home / loras.free_name(home, path.name)
     # Files that were never completed are no result to ask about.
-    if not path.exists() or all(item.name.endswith(PART_SUFFIX) for item in path.iterdir()):
+    if not path.exists() or all(item.name.endswith(files.PART_SUFFIX) for item in path.iterdir()):
         return RunFolder(path, folders.logs)
     if if_exists == "new_name":
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
@@ -375,7 +361,7 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    exists = name in [entry.name for entry in usable_entries(path)]
+    exists = name in [entry.name for entry in files.usable_entries(path)]
     reason = "is not a checkpoint" if exists else "does not exist"
     reason = "contains only the LoRA, so a run can't resume from it" if is_slim else reason
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
@@ -388,7 +374,7 @@ def _backup_of(path: Path, journal: Journal) -> Path | None:
 
 def _files_to_replace(path: Path) -> list[Path]:
     """Return everything in a folder but the backups, which always stay there, and what this run has written."""
-    own = (PART_SUFFIX, run_files.JOURNAL)
+    own = (files.PART_SUFFIX, run_files.JOURNAL)
     items = path.iterdir() if path.is_dir() else ()
     return [p for p in items if not p.name.startswith(run_files.REPLACED_PREFIX) and p.name not in own]
 
