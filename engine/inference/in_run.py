@@ -15,7 +15,7 @@ import numpy as np
 from ...core.errors import first_line
 from ...core.jobs import Advice, EvaluationDone, Job, RecallMeasured, Request, Stage, StageKind, events
 from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, find_example_datasets
-from ...records.report import RunGraph, read_evaluations
+from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
 from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
@@ -37,7 +37,7 @@ class RunMeasurements:
         model: Any,
         capabilities: ModelCapabilities,
         job: Job,
-        graph: RunGraph,
+        graph: list[GraphItem],
         recalls: Sequence[RecallMeasured],
         ends_phase: Callable[[int], bool],
     ) -> None:
@@ -70,7 +70,7 @@ class RunMeasurements:
     def at_start(self, step: int) -> Evaluation | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
         evaluation = None
-        earlier = read_evaluations(self._graph, self._run_plan.validation_key)
+        earlier = read_evaluations(graph_entries(self._graph), self._run_plan.validation_key)
         if not earlier:
             evaluation = self.evaluate(step, "start")
         elif self._is_due(step) and earlier[-1].step < step:

@@ -15,7 +15,7 @@ from ...core.jobs import Step
 from ...data.prepare import TrainingData
 from ...data.report import MemoryModel, find_remedies
 from ...records.folder import RunFolder
-from ...records.report import RunGraph
+from ...records.report import GraphItem, graph_entries
 from ...schedulers import Phase, lr_multipliers
 from ...settings.definitions import SETTINGS, TrainingSettings, section_keys
 from ...train_utils import StepPlan, smooth_loss
@@ -180,7 +180,7 @@ class StepLog:
 
     def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self._steps_per_epoch = steps_per_epoch
-        self.graph = RunGraph(graph)
+        self.graph: list[GraphItem] = [*graph]
         self.smoothed = smoothed
         self._step_start = time.monotonic()
         self._step_end: float | None = None
@@ -232,4 +232,4 @@ class StepLog:
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""
-        return [float(entry["learning_rate"]) for entry in self.graph if "learning_rate" in entry]
+        return [float(entry["learning_rate"]) for entry in graph_entries(self.graph) if "learning_rate" in entry]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ...core import dist_env, files
 from ...core.errors import BusyError, SavingError, SettingsError
@@ -95,13 +95,6 @@ def _write_journal(folder: Path, journal: Journal) -> None:
     files.write_json(folder / run_files.JOURNAL, asdict(journal))
 
 
-class FinishedSteps(NamedTuple):
-    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
-
-    steps: int
-    planned: int
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """The folder that a run writes to. Nothing is written before `open`, after the first step."""
@@ -134,13 +127,13 @@ class RunFolder:
             return self.path / run_files.BACKUP_FOLDER / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
-    def finished(self) -> FinishedSteps | None:
-        """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
+    def finished(self) -> tuple[int, int]:
+        """Return the steps that a finished run took and had planned; 0 if it is not finished, or new."""
         log = run_files.read_log(self.path)
         if not self.resumes or self.initial_lora is not None or log.get("ended") != "finished":
-            return None
+            return 0, 0
         steps = log.get("current_steps") or 0
-        return FinishedSteps(steps, log.get("steps") or steps)
+        return steps, log.get("steps") or steps  # a stopping rule may have ended it early
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
