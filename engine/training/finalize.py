@@ -56,8 +56,8 @@ from ...records.report import (
     charts,
     graph_entries,
     graph_entry,
+    graph_file,
     judge_run,
-    measured_speeds,
     read_evaluations,
     read_steps,
     render_report,
@@ -281,7 +281,7 @@ def _log_entry(
     if not charts.has_matplotlib():
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     evaluated = report.kept_aside.tokens if report.kept_aside else 0
-    entry["speeds"] = measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
+    entry["speeds"] = graph_file.measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
     entry["memory_at_most"] = peak_memory_of(events) or None
     if any(isinstance(event, StartedFromQueue) for event in events):
         entry["from_queue"] = True

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ...core.html import html
 from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured, Stage, event_words, events
-from ...records.report import draw_recall_strip
+from ...records.report import charts
 from ...train_utils import time_of_day
 from .form import link_settings
 
@@ -85,7 +85,7 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         f"Recall at step {last.step}: {last.learned.recall:.0%}. Each segment of the bar is one passage, in the "
         "order of the data. The stronger the color, the higher the recall."
     )
-    strip, parts = Markup(draw_recall_strip(last.strip)), event_words.part_table(last)
+    strip, parts = Markup(charts.draw_recall_strip(last.strip)), event_words.part_table(last)
     part_title = f"Recall by chapter or file, from {last.learned.passages} measured passages"
     by_part = fold(part_title, table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])

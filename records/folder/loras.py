@@ -191,16 +191,6 @@ def slim_checkpoint(checkpoint: Path) -> int:
     return before - size_on_disk(checkpoint)
 
 
-def finish_interrupted(folder: Path) -> None:
-    """Finish what a kill interrupted: removing or slimming a checkpoint."""
-    for parent in (folder, folder / run_files.BACKUP_FOLDER):
-        for name in ("checkpoint-*", run_files.BACKUP_FOLDER):
-            for leftover in parent.glob(f".{name}{PART_SUFFIX}"):
-                remove_folder(leftover)
-        for marker in parent.glob(f"checkpoint-*/{run_files.STATE}{PART_SUFFIX}"):
-            slim_checkpoint(marker.parent)
-
-
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
     # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.

@@ -219,7 +219,13 @@ class RunFolder:
                 self.close()
             if not any(self.path.iterdir()):
                 self.path.rmdir()
-        loras.finish_interrupted(self.path)
+        # Checkpoints that were being removed or slimmed.
+        for parent in (self.path, self.path / run_files.BACKUP_FOLDER):
+            for name in ("checkpoint-*", run_files.BACKUP_FOLDER):
+                for leftover in parent.glob(f".{name}{files.PART_SUFFIX}"):
+                    files.remove_folder(leftover)
+            for marker in parent.glob(f"checkpoint-*/{run_files.STATE}{files.PART_SUFFIX}"):
+                loras.slim_checkpoint(marker.parent)
         for name in (*run_files.RUN_FILES, run_files.JOURNAL):
             (self.path / f"{name}{files.PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import charts, graph_file
-from .charts import Mark, draw_curve, draw_recall_strip, steps_per_epoch
+from .charts import Mark, draw_curve, steps_per_epoch
 from .graph_file import (
     GraphItem,
     Workload,
@@ -11,7 +11,6 @@ from .graph_file import (
     estimate_time,
     graph_entries,
     graph_entry,
-    measured_speeds,
     read_evaluations,
     read_steps,
 )
@@ -26,14 +25,12 @@ __all__ = [
     "best_evaluation",
     "charts",
     "draw_curve",
-    "draw_recall_strip",
     "estimate_time",
     "graph_entries",
     "graph_entry",
     "graph_file",
     "judge_live",
     "judge_run",
-    "measured_speeds",
     "peak_name",
     "read_evaluations",
     "read_steps",

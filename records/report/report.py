@@ -95,6 +95,12 @@ def render_report(data: ReportData) -> str:
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
         verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
     tested = next((event for event in reversed(data.events) if isinstance(event, jobs.EvidenceMeasured)), None)
+    evaluation_rows: list[tuple[str, ...]] = [EVALUATION_COLUMNS]
+    for e in evaluations:
+        gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
+        by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
+        figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}")
+        evaluation_rows.append((str(e.step), *figures, gain, by_source))
     disk_rows: list[tuple[str, str, str]] = []
     if data.lora:
         for part in data.lora.parts:
@@ -115,7 +121,7 @@ def render_report(data: ReportData) -> str:
         printable=_printable,
         event_rows=_event_rows(data),
         phases=jobs.event_words.phase_table(jobs.measure_phases(steps, evaluations)),
-        evaluation_rows=known_columns([EVALUATION_COLUMNS, *map(_evaluation_row, evaluations)]),
+        evaluation_rows=known_columns(evaluation_rows),
         recall_rows=jobs.event_words.recall_table(recalls),
         part_rows=jobs.event_words.part_table(recall) if recall else (),
         strip=draw_recall_strip(recall.strip) if recall else "",
@@ -212,12 +218,6 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
             css_class = "advice" if isinstance(event, (jobs.Advice, jobs.JobEnded)) else ""
             rows.append((css_class, (time.strftime(clock, time.localtime(event.at)), str(step or ""), text)))
     return rows
-
-
-def _evaluation_row(e: jobs.EvaluationDone) -> tuple[str, ...]:
-    gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
-    by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-    return (str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
 
 
 def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
