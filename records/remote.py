@@ -28,6 +28,7 @@ from ..settings.files import as_file
 from .folder import is_in_progress
 
 LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
+PROGRESS = "progress.json"
 
 
 class RemoteRequest(NamedTuple):
@@ -48,12 +49,9 @@ REQUESTS: Mapping[str, RemoteRequest] = {
 }
 
 
-def _request_file(name: str, request: str, folders: Folders) -> Path:
-    return safe_paths.child(folders.training, f"{name}.{request}.request", "Name")
-
-
-def _progress_file(name: str, folders: Folders) -> Path:
-    return safe_paths.child(folders.training, f"{name}.progress.json", "Name")
+def _control_file(name: str, kind: str, folders: Folders) -> Path:
+    """The file beside the lock of a run for a request, or for its progress."""
+    return safe_paths.child(folders.training, f"{name}.{kind}", "Name")
 
 
 def send_request(name: str, request: str, folders: Folders) -> None:
@@ -62,7 +60,7 @@ def send_request(name: str, request: str, folders: Folders) -> None:
         raise SettingsError([f"Unknown request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
     if not is_in_progress(name, folders):
         raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
-    path = _request_file(name, request, folders)
+    path = _control_file(name, f"{request}.request", folders)
     try:
         files.with_retries(path.touch)
     except OSError as error:
@@ -71,12 +69,12 @@ def send_request(name: str, request: str, folders: Folders) -> None:
 
 def is_waiting(name: str, request: str, folders: Folders) -> bool:
     """Whether the run has not taken the request yet."""
-    return _request_file(name, request, folders).exists()
+    return _control_file(name, f"{request}.request", folders).exists()
 
 
 def read_progress(name: str, folders: Folders) -> progress.RunProgress:
     """Progress of a run that is in progress, as it was written last."""
-    return files.read_record(_progress_file(name, folders), progress.RunProgress, progress.RunProgress())
+    return files.read_record(_control_file(name, PROGRESS, folders), progress.RunProgress, progress.RunProgress())
 
 
 @contextmanager
@@ -85,8 +83,8 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     if not dist_env.is_main_process():
         yield
         return
-    progress_file = _progress_file(name, folders)
-    own = [_request_file(name, request, folders) for request in REQUESTS]
+    progress_file = _control_file(name, PROGRESS, folders)
+    own = [_control_file(name, f"{request}.request", folders) for request in REQUESTS]
     own += [progress_file, progress_file.with_name(progress_file.name + files.PART_SUFFIX)]
     ended = threading.Event()
 
@@ -96,7 +94,7 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
         while not ended.wait(LOOK_SECONDS):
             for word, asked in REQUESTS.items():
                 with suppress(OSError):
-                    _request_file(name, word, folders).unlink()
+                    _control_file(name, f"{word}.request", folders).unlink()
                     job.control.ask(asked.request) if asked.request else job.control.resume()
                     job.log.append(Note(text=f"Request from another program: {word}."))
             current = next(reader)

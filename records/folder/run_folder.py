@@ -324,13 +324,12 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
             path, folders.logs, start, resumes=True, replaces=start is None and bool(_files_to_replace(path))
         )
     in_progress = is_in_progress(path.name, folders)
-    if if_exists == "new_name" and in_progress:
-        path = home / loras.free_name(home, path.name)
     # Files that were never completed are no result to ask about.
-    if not path.exists() or all(item.name.endswith(files.PART_SUFFIX) for item in path.iterdir()):
-        return RunFolder(path, folders.logs)
-    if if_exists == "new_name":
+    is_free = not path.exists() or all(item.name.endswith(files.PART_SUFFIX) for item in path.iterdir())
+    if if_exists == "new_name" and (in_progress or not is_free):
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
+    if is_free:
+        return RunFolder(path, folders.logs)
     if if_exists == "replace":
         return RunFolder(path, folders.logs, replaces=bool(_files_to_replace(path)))
     if in_progress:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core.files import usable_entries
 from ...core.host import ModelCard
@@ -104,17 +104,9 @@ def _read_values(entry: GraphEntry, keys: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def best_evaluation(
-    evaluations: Sequence[EvaluationDone], by: Literal["loss", "accuracy"] = "loss"
-) -> EvaluationDone | None:
-    """Return the evaluation with the lowest loss, or with the highest accuracy and then the lowest loss.
-
-    The first of equal ones; None if no loss is finite.
-    """
-    finite = [e for e in evaluations if math.isfinite(e.loss)]
-    if by == "accuracy":
-        return max(finite, key=lambda e: (e.accuracy, -e.loss), default=None)
-    return min(finite, key=lambda e: e.loss, default=None)
+def best_evaluation(evaluations: Sequence[EvaluationDone]) -> EvaluationDone | None:
+    """Return the evaluation with the lowest loss, the first of equal ones; None if no loss is finite."""
+    return min((e for e in evaluations if math.isfinite(e.loss)), key=lambda e: e.loss, default=None)
 
 
 class Workload(NamedTuple):
