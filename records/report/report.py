@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,14 @@ def render_report(data: ReportData) -> str:
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
         verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
     tested = next((event for event in reversed(data.events) if isinstance(event, jobs.EvidenceMeasured)), None)
+    # The settings that differ from their defaults, by label, in the order of the form.
+    defaults = {key: setting.default for key, setting in SETTINGS.items()}
+    own = {**defaults, **jobs.settings_in_force(data.events)}
+    setting_rows = []
+    for key in presets.differing_keys(defaults, own):
+        if key not in KEYS_SHOWN_ELSEWHERE:
+            texts = (presets.format_value(key, value) or "empty" for value in (own[key], defaults[key]))
+            setting_rows.append((SETTINGS[key].label, *texts))
     evaluation_rows: list[tuple[str, ...]] = [EVALUATION_COLUMNS]
     for e in evaluations:
         gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
@@ -118,7 +126,8 @@ def render_report(data: ReportData) -> str:
         figures=_figures(data, steps, evaluations),
         **_curve(data, steps, evaluations),
         samples=_samples_by_prompt(data.samples),
-        printable=_printable,
+        # A sample may have unprintable characters.
+        printable=lambda text: "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text),
         event_rows=_event_rows(data),
         phases=jobs.event_words.phase_table(jobs.measure_phases(steps, evaluations)),
         evaluation_rows=known_columns(evaluation_rows),
@@ -128,7 +137,7 @@ def render_report(data: ReportData) -> str:
         evidence_rows=jobs.event_words.evidence_table(tested) if tested else (),
         evidence_verdict=jobs.event_words.evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
-        setting_rows=tuple(_setting_rows(jobs.settings_in_force(data.events))),
+        setting_rows=setting_rows,
         disk_rows=disk_rows,
     )
 
@@ -199,11 +208,6 @@ def _samples_by_prompt(
     return [(p, [s for s in by_prompt[p][-2::-1] if s.step], by_prompt[p][-1]) for p in in_order]
 
 
-def _printable(text: str) -> str:
-    """Replace unprintable characters, as they may occur in a sample, with U+FFFD."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
-
-
 def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     """The events with time and step, in the words of the console, each after the CSS class of its words."""
     # The date is shown only if the run did not begin and end on the same day.
@@ -239,16 +243,6 @@ def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
-
-
-def _setting_rows(values: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    """The settings that differ from their defaults, by label, in the order of the form."""
-    defaults = {key: setting.default for key, setting in SETTINGS.items()}
-    own = {**defaults, **values}
-    for key in presets.differing_keys(defaults, own):
-        if key not in KEYS_SHOWN_ELSEWHERE:
-            texts = (presets.format_value(key, value) or "empty" for value in (own[key], defaults[key]))
-            yield (SETTINGS[key].label, *texts)
 
 
 def _loss_text(loss: float) -> str:
