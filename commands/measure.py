@@ -8,7 +8,7 @@ from functools import partial
 
 from ..core.engine import RECALL_PASSAGES, PerplexityRequest
 from ..core.files import dump_json
-from ..core.jobs import EvidenceMeasured, PerplexityMeasured, RecallMeasured, evidence_table, part_table
+from ..core.jobs import EvidenceMeasured, PerplexityMeasured, RecallMeasured, event_words
 from ..data.dataset_index import LOOKUP_ORDER
 from ..settings import flags
 from ..settings.parsing import ROW_SETTING_KEYS, row_settings
@@ -77,7 +77,7 @@ def run_recall(arguments: Sequence[str]) -> int:
             continue
         unseen = f"\tunseen {event.control.recall:.4f}" if event.control else ""
         print(f"{event.learned.recall:.4f}{unseen}\t{name}")
-        for line in align_columns(part_table(event)):  # a line for each chapter or file
+        for line in align_columns(event_words.part_table(event)):  # a line for each chapter or file
             print(f"  {line}")
     return options.exit_code(job)
 
@@ -94,6 +94,6 @@ def run_evidence(arguments: Sequence[str]) -> int:
         if isinstance(event, EvidenceMeasured) and args.json:
             print(dump_json({"lora": args.lora, **event.as_log()}))
         elif isinstance(event, EvidenceMeasured):
-            for what, without, with_lora in evidence_table(event)[1:]:
+            for what, without, with_lora in event_words.evidence_table(event)[1:]:
                 print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
     return options.exit_code(job)

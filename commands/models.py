@@ -8,7 +8,7 @@ from functools import partial
 
 from ..core.engine import GgufRequest, MergeRequest
 from ..core.errors import SavingError
-from ..core.jobs import EventPrinter
+from ..core.jobs import console
 from ..downloads import download, hub_models, upload
 from ..hosts.standalone import StandaloneHost, unknown_type_reason
 from ..records.folder import loras, plan_upload
@@ -34,7 +34,7 @@ def run_get(arguments: Sequence[str]) -> int:
     model = hub_models.parse_hub_model(args.model, args.revision)
     models = options.find_folders(args).models
     interpreter.ensure_environment("train", torch_spec=args.torch)
-    printer = EventPrinter(say, options.terminal())
+    printer = console.EventPrinter(say, options.terminal())
     with handle_end_signals(signal.default_int_handler):
         end = download.download_model(model, models, unknown_type_reason, printer.print_event)
     printer.clear()

@@ -12,7 +12,7 @@ from ..core.errors import SavingError
 from ..core.host import Folders
 from ..core.version import launch_command
 from ..data import arrow_store
-from ..records.folder import LoraEntry, copy_as_lora, describe_damage, inventory, loras, run_files, trash
+from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
 from ..train_utils import align_columns, size
 from . import options
 from .options import say
@@ -76,7 +76,7 @@ def _act(action: str, name: str, value: str, folders: Folders) -> None:
         )
     elif action == "--slim":
         folder = inventory.find_folder(name, folders)
-        trash.refuse_in_use(_name_of(folder, folders), folders)
+        refuse_in_progress(folder.relative_to(folders.loras).parts[0], folders)
         freed = {found: loras.slim_checkpoint(found) for found in inventory.slimmable_checkpoints(folder)}
         for checkpoint, count in freed.items():
             say(
@@ -153,7 +153,7 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
     options.warn_about_names(folders)
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
     for lora in runs:
-        for sentence in describe_damage(lora.damage):
+        for sentence in run_files.describe_damage(lora.damage):
             say(f"{lora.name}: {sentence}")
 
 

@@ -17,6 +17,7 @@ from .files import write_text
 FILE_NAME = "evaluations.csv"
 # Spreadsheets evaluate a cell that begins with one of these; a leading apostrophe makes it text
 FORMULA_STARTS = ("=", "+", "-", "@", "\t")
+MARKED = tuple(f"'{start}" for start in FORMULA_STARTS)
 COLUMNS = ("Model", "LoRAs", "Dataset", "Perplexity", "stride", "max_length", "Date", "Comment")
 
 
@@ -69,18 +70,16 @@ def _as_text(cell: Any) -> Any:
     return f"'{cell}" if is_formula else cell
 
 
-def _from_text(cell: Any) -> Any:
-    is_marked = isinstance(cell, str) and cell.startswith("'") and cell[1:].startswith(FORMULA_STARTS)
-    return cell[1:] if is_marked else cell
-
-
 def _read(file: Path) -> tuple[list[Mapping[str, str]], list[str]]:
     if not file.is_file():
         return [], []
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True, restkey="more")
-            rows = [{name: _from_text(cell) for name, cell in row.items()} for row in reader]
+            rows = [
+                {name: cell[1:] if str(cell).startswith(MARKED) else cell for name, cell in row.items()}
+                for row in reader
+            ]
     except (OSError, ValueError, csv.Error) as error:
         raise SavingError(
             f"{file} can't be read as a table: {error}. Move the file to another folder, then try again."

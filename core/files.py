@@ -170,11 +170,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:
     """Dump valid JSON: NaN and infinity, which JSON does not know, become null."""
-
-    def as_plain(other: Any) -> Any:
-        return dict(other) if isinstance(other, Mapping) else str(other)
-
-    finite = json.loads(json.dumps(value, default=as_plain), parse_constant=lambda name: None)
+    text = json.dumps(value, default=lambda other: dict(other) if isinstance(other, Mapping) else str(other))
+    finite = json.loads(text, parse_constant=lambda name: None)
     return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 

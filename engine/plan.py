@@ -15,8 +15,8 @@ from ..core.host import DeviceMemory, ModelCard
 from ..core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request, Step
 from ..data.prepare import TrainingData
 from ..data.report import MemoryModel, find_remedies
-from ..records.folder import LiveChange, RunFolder
-from ..records.report import RunGraph
+from ..records.folder import RunFolder, run_files
+from ..records.report import GraphItem, graph_entries
 from ..schedulers import Phase, lr_multipliers
 from ..settings.definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings, section_keys
 from ..settings.live_settings import LiveSettings, resumed_settings
@@ -184,7 +184,7 @@ class StepLog:
 
     def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self._steps_per_epoch = steps_per_epoch
-        self.graph = RunGraph(graph)
+        self.graph: list[GraphItem] = [*graph]
         self.smoothed = smoothed
         self._step_start = time.monotonic()
         self._step_end: float | None = None
@@ -236,7 +236,7 @@ class StepLog:
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""
-        return [float(entry["learning_rate"]) for entry in self.graph if "learning_rate" in entry]
+        return [float(entry["learning_rate"]) for entry in graph_entries(self.graph) if "learning_rate" in entry]
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ class Steering:
     patience: Patience = field(default_factory=Patience)
     kept_aside: str = ""  # the fingerprint of the validation split
     stopped_by: str = ""
-    live_changes: list[LiveChange] = field(default_factory=list)
+    live_changes: list[run_files.LiveChange] = field(default_factory=list)
 
 
 class RunController:
@@ -447,7 +447,7 @@ class RunController:
         if not same_plan:  # a longer run is wanted even if the last evaluations did not improve
             self._patience.waited = 0
         self.stopped_by = then.stopped_by if same_rules else ""
-        self.live_changes: list[LiveChange] = [*then.live_changes]
+        self.live_changes: list[run_files.LiveChange] = [*then.live_changes]
         self.restart: Restart | None = None
         if self._control.live is None:  # otherwise the user may have changed them
             self._control.live = self.live

@@ -15,20 +15,10 @@ from os.path import normcase
 from pathlib import Path
 from typing import Any
 
+from ..core import files
 from ..core.engine import Engine
 from ..core.errors import BusyError, SavingError, SettingsError, TrainingProError, error_message
-from ..core.files import (
-    Count,
-    Timestamp,
-    check_record,
-    is_locked,
-    lock,
-    parse_json,
-    remove_lock_file,
-    safe_paths,
-    write_error_reason,
-    write_json,
-)
+from ..core.files import Count, Timestamp, safe_paths
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ..core.readable import readable
@@ -140,7 +130,7 @@ def load(path: Path, damage: list[str] | None = None) -> Queue:
     Damaged runs are left out, and `damage` gets a sentence about each.
     """
     try:
-        queue: Queue = check_record(parse_json(path), Queue, "queue", [] if damage is None else damage)
+        queue: Queue = files.check_record(files.parse_json(path), Queue, "queue", [] if damage is None else damage)
     except FileNotFoundError:
         return Queue()
     except (OSError, ValueError) as error:
@@ -163,9 +153,9 @@ def save(path: Path, queue: Queue, damage: Sequence[str] = ()) -> None:
     try:
         if damage:
             shutil.copyfile(path, path.with_name(DAMAGED_COPY))
-        write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
+        files.write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
-        reason = write_error_reason(error, path.parent)
+        reason = files.write_error_reason(error, path.parent)
         raise SavingError(
             f"The queue can't be saved in {path}: {reason}. Fix the problem, then try again."
         ) from error
@@ -194,7 +184,7 @@ class QueueRunner:
         """Apply `change` to the queue under its locks, and return the new queue."""
         # The file of this lock is never removed, since another program may wait for it.
         lock_path = self._path.with_name(f"{self._path.name}.lock")
-        with self._auto_start.lock, lock(lock_path, patience=PATIENCE_SECONDS) as acquired:
+        with self._auto_start.lock, files.lock(lock_path, patience=PATIENCE_SECONDS) as acquired:
             if not acquired:
                 raise SavingError(
                     f"The queue in {self._path} has been locked by another program for {PATIENCE_SECONDS:g} "
@@ -213,9 +203,9 @@ class QueueRunner:
         def recover_runs(current: Queue) -> Queue:
             for run in current.begun:
                 path = self._lock_path(run)
-                if run.number == self._auto_start.current_number or is_locked(path):
+                if run.number == self._auto_start.current_number or files.is_locked(path):
                     continue
-                remove_lock_file(path)
+                files.remove_lock_file(path)
                 whole_model = run.values.get("method") == FULL_FINETUNE
                 home = self._host.folders.output_folder(full_finetune=whole_model)
                 folder = safe_paths.child(home, run.name, "Name")
@@ -322,8 +312,8 @@ class QueueRunner:
                     settings = with_final_name(training_settings(run.values), self._host.folders)
                     taken.append(replace(run, name=settings.what.name, values=settings.values()))
                     # Its lock shows other programs that the run is in progress; they never take it themselves.
-                    run_lock.callback(remove_lock_file, self._lock_path(run))
-                    run_lock.enter_context(lock(self._lock_path(run)))
+                    run_lock.callback(files.remove_lock_file, self._lock_path(run))
+                    run_lock.enter_context(files.lock(self._lock_path(run)))
                     current = current.with_started(taken[0])
                 return current
 

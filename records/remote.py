@@ -17,27 +17,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core import dist_env
+from ..core import dist_env, files
 from ..core.errors import BusyError, SavingError, SettingsError
-from ..core.files import (
-    PART_SUFFIX,
-    move_new_folder,
-    read_record,
-    safe_paths,
-    staging_folder,
-    with_retries,
-    write_error_reason,
-    write_json,
-    write_text,
-)
+from ..core.files import safe_paths
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, Request, RunProgress, follow_progress
+from ..core.jobs import Job, Note, Request, progress
 from ..core.version import VERSION
-from ..settings import files
 from ..settings.definitions import TrainingSettings
+from ..settings.files import as_file
 from .folder import is_in_progress
 
 LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
+PROGRESS = "progress.json"
 
 
 class RemoteRequest(NamedTuple):
@@ -58,12 +49,9 @@ REQUESTS: Mapping[str, RemoteRequest] = {
 }
 
 
-def _request_file(name: str, request: str, folders: Folders) -> Path:
-    return safe_paths.child(folders.training, f"{name}.{request}.request", "Name")
-
-
-def _progress_file(name: str, folders: Folders) -> Path:
-    return safe_paths.child(folders.training, f"{name}.progress.json", "Name")
+def _control_file(name: str, kind: str, folders: Folders) -> Path:
+    """The file beside the lock of a run for a request, or for its progress."""
+    return safe_paths.child(folders.training, f"{name}.{kind}", "Name")
 
 
 def send_request(name: str, request: str, folders: Folders) -> None:
@@ -72,21 +60,21 @@ def send_request(name: str, request: str, folders: Folders) -> None:
         raise SettingsError([f"Unknown request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
     if not is_in_progress(name, folders):
         raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
-    path = _request_file(name, request, folders)
+    path = _control_file(name, f"{request}.request", folders)
     try:
-        with_retries(path.touch)
+        files.with_retries(path.touch)
     except OSError as error:
-        raise BusyError(f"{path} can't be written: {write_error_reason(error, path.parent)}.") from error
+        raise BusyError(f"{path} can't be written: {files.write_error_reason(error, path.parent)}.") from error
 
 
 def is_waiting(name: str, request: str, folders: Folders) -> bool:
     """Whether the run has not taken the request yet."""
-    return _request_file(name, request, folders).exists()
+    return _control_file(name, f"{request}.request", folders).exists()
 
 
-def read_progress(name: str, folders: Folders) -> RunProgress:
+def read_progress(name: str, folders: Folders) -> progress.RunProgress:
     """Progress of a run that is in progress, as it was written last."""
-    return read_record(_progress_file(name, folders), RunProgress, RunProgress())
+    return files.read_record(_control_file(name, PROGRESS, folders), progress.RunProgress, progress.RunProgress())
 
 
 @contextmanager
@@ -95,25 +83,25 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     if not dist_env.is_main_process():
         yield
         return
-    progress_file = _progress_file(name, folders)
-    own = [_request_file(name, request, folders) for request in REQUESTS]
-    own += [progress_file, progress_file.with_name(progress_file.name + PART_SUFFIX)]
+    progress_file = _control_file(name, PROGRESS, folders)
+    own = [_control_file(name, f"{request}.request", folders) for request in REQUESTS]
+    own += [progress_file, progress_file.with_name(progress_file.name + files.PART_SUFFIX)]
     ended = threading.Event()
 
     def serve() -> None:
         # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-        reader, written, due = follow_progress(job), RunProgress(), 0.0
+        reader, written, due = progress.follow_progress(job), progress.RunProgress(), 0.0
         while not ended.wait(LOOK_SECONDS):
             for word, asked in REQUESTS.items():
                 with suppress(OSError):
-                    _request_file(name, word, folders).unlink()
+                    _control_file(name, f"{word}.request", folders).unlink()
                     job.control.ask(asked.request) if asked.request else job.control.resume()
                     job.log.append(Note(text=f"Request from another program: {word}."))
-            progress = next(reader)
-            if time.monotonic() >= due and replace(progress, at=written.at) != written:
+            current = next(reader)
+            if time.monotonic() >= due and replace(current, at=written.at) != written:
                 with suppress(OSError, SavingError):  # a full disk must not end a run
-                    write_json(progress_file, asdict(progress))
-                written, due = progress, time.monotonic() + WRITE_SECONDS
+                    files.write_json(progress_file, asdict(current))
+                written, due = current, time.monotonic() + WRITE_SECONDS
 
     # A request that a crash left would stop or pause the next run of this name.
     _remove_files(own)
@@ -203,7 +191,7 @@ def write_portable_run(
         arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
     )
     try:
-        with staging_folder(out) as scratch:
+        with files.staging_folder(out) as scratch:
             folder = scratch / out.name
             for place, source in sources.items():
                 target = folder / place
@@ -211,9 +199,9 @@ def write_portable_run(
                 # What links lead to is copied, too, as a run reads it.
                 shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
             (folder / "models").mkdir(parents=True, exist_ok=True)
-            write_json(folder / SETTINGS_FILE, files.as_file(settings))
-            write_text(folder / REQUIREMENTS, requirements)
-            write_text(folder / README, instructions)
-            move_new_folder(folder, out)
+            files.write_json(folder / SETTINGS_FILE, as_file(settings))
+            files.write_text(folder / REQUIREMENTS, requirements)
+            files.write_text(folder / README, instructions)
+            files.move_new_folder(folder, out)
     except OSError as error:
-        raise SavingError(f"{out} can't be written: {write_error_reason(error, out)}") from error
+        raise SavingError(f"{out} can't be written: {files.write_error_reason(error, out)}") from error

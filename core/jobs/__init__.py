@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from . import console, events
-from .console import EventPrinter
-from .event_text import (
-    FORGOT_LITTLE,
-    FORGOT_MUCH,
-    event_text,
-    evidence_table,
-    evidence_verdict,
-    part_table,
-    phase_table,
-    probe_extra_times,
-    recall_table,
-    recall_text,
-)
+from . import console, event_words, events, progress
+from .event_words import event_text, probe_extra_times
 from .events import (
     Advice,
     Answer,
@@ -29,7 +17,6 @@ from .events import (
     LiveSettingsChanged,
     MachineUse,
     Note,
-    Outcome,
     PerplexityMeasured,
     PhasesMeasured,
     PlanChanged,
@@ -44,18 +31,15 @@ from .events import (
     StageKind,
     StartedFromQueue,
     Step,
-    Trigger,
     measure_phases,
     peak_memory_of,
     settings_in_force,
 )
 from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import EtaEstimator, RunProgress, follow_progress, progress_text
+from .progress import EtaEstimator, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
-    "FORGOT_LITTLE",
-    "FORGOT_MUCH",
     "SESSION",
     "Advice",
     "Answer",
@@ -66,7 +50,6 @@ __all__ = [
     "EvaluationDone",
     "Event",
     "EventLog",
-    "EventPrinter",
     "EvidenceMeasured",
     "Job",
     "JobEnded",
@@ -76,7 +59,6 @@ __all__ = [
     "LiveSettingsChanged",
     "MachineUse",
     "Note",
-    "Outcome",
     "PerplexityMeasured",
     "PhasesMeasured",
     "PlanChanged",
@@ -87,7 +69,6 @@ __all__ = [
     "RowScores",
     "RunControl",
     "RunPlanned",
-    "RunProgress",
     "SampleGenerated",
     "Segment",
     "Session",
@@ -95,20 +76,14 @@ __all__ = [
     "StageKind",
     "StartedFromQueue",
     "Step",
-    "Trigger",
     "console",
     "event_text",
+    "event_words",
     "events",
-    "evidence_table",
-    "evidence_verdict",
-    "follow_progress",
     "measure_phases",
-    "part_table",
     "peak_memory_of",
-    "phase_table",
     "probe_extra_times",
+    "progress",
     "progress_text",
-    "recall_table",
-    "recall_text",
     "settings_in_force",
 ]

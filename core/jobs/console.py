@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ...train_utils import duration, format_digits, is_logged, time_of_day
-from .event_text import event_text
+from .event_words import event_text
 from .events import DownloadProgress, Event, JobEnded, LibraryMessage, MachineUse, RunPlanned, Stage, Step
 from .job import Job
 from .progress import EtaEstimator

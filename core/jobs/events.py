@@ -1,4 +1,4 @@
-"""Events of a job: values without words, which are made in `event_text`."""
+"""Events of a job: values without words, which are made in `event_words`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from ...train_utils import duration
 from ..files import Count, Timestamp
-from .event_text import event_text
+from .event_words import event_text
 from .events import EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Stage, Step
 from .job import Job, Request
 

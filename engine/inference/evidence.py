@@ -30,10 +30,8 @@ from ...core.jobs import (
     RecallMeasured,
     Request,
     Stage,
-    Trigger,
+    event_words,
     events,
-    evidence_verdict,
-    recall_text,
 )
 from ...data import general
 from ...data.dataset_index import DatasetEntry
@@ -51,7 +49,7 @@ from ...data.examples import (
 from ...data.load import load_dataset
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
-from ...records import folder as records
+from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
@@ -151,7 +149,7 @@ def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
 
 
 def measure_passages(
-    eval_loop: EvalLoop, passages: RecallPassages, step: int, epoch: float, why: Trigger, report: ProgressFn
+    eval_loop: EvalLoop, passages: RecallPassages, step: int, epoch: float, why: events.Trigger, report: ProgressFn
 ) -> RecallMeasured | None:
     """Measure the recall of a model after so many steps, and restore its state; None if the user ended it."""
     scores = score_passages(eval_loop, list(chain(*passages)), report)
@@ -209,7 +207,7 @@ def measure_recall(lora: LoraName, host: Host, job: Job, passage_count: int = RE
         raise StoppedError(NOTHING_SAVED)
     write_json(folder / records.RECALL, [event.as_log() for event in measured])
     without = f"{measured[0].learned.recall:.0%}"
-    text = f"Recall: {recall_text(measured[-1])}. Without the LoRA, the model reproduces {without}."
+    text = f"Recall: {event_words.recall_text(measured[-1])}. Without the LoRA, the model reproduces {without}."
     return JobEnded(outcome="finished", text=text)
 
 
@@ -304,7 +302,7 @@ def measure_evidence(lora: LoraName, host: Host, job: Job) -> JobEnded:
     except NoPassageError as error:  # such as rows with short replies
         job.log.append(Note(text=str(error)))
     event = measure_besides_recall(lora, host, job)
-    text, folder = evidence_verdict(event, recall), lora_folder(lora, host)
+    text, folder = event_words.evidence_verdict(event, recall), lora_folder(lora, host)
     return JobEnded(outcome="finished", text=text, folder=folder)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, Job, RecallMeasured, Request, Stage, StageKind, Trigger
+from ...core.jobs import Advice, EvaluationDone, Job, RecallMeasured, Request, Stage, StageKind, events
 from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, find_example_datasets
-from ...records.report import RunGraph, read_evaluations
+from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
 from ..compute import ModelCapabilities
 from ..plan import Evaluation, RunPlan
@@ -37,7 +37,7 @@ class RunMeasurements:
         model: Any,
         capabilities: ModelCapabilities,
         job: Job,
-        graph: RunGraph,
+        graph: list[GraphItem],
         recalls: Sequence[RecallMeasured],
         ends_phase: Callable[[int], bool],
     ) -> None:
@@ -70,7 +70,7 @@ class RunMeasurements:
     def at_start(self, step: int) -> Evaluation | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
         evaluation = None
-        earlier = read_evaluations(self._graph, self._run_plan.validation_key)
+        earlier = read_evaluations(graph_entries(self._graph), self._run_plan.validation_key)
         if not earlier:
             evaluation = self.evaluate(step, "start")
         elif self._is_due(step) and earlier[-1].step < step:
@@ -100,7 +100,7 @@ class RunMeasurements:
         every = interval_steps(self._run_plan.settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
         return step % every == 0 or self._ends_phase(step)
 
-    def evaluate(self, step: int, why: Trigger) -> Evaluation | None:
+    def evaluate(self, step: int, why: events.Trigger) -> Evaluation | None:
         """Evaluate after a step, and restore the model's state; None without a split or if the run was stopped."""
         if not self._examples:
             return None
@@ -111,7 +111,7 @@ class RunMeasurements:
         self._graph.append(event)
         return Evaluation(event.loss, event.accuracy, why == "asked")
 
-    def _measure_recall(self, step: int, why: Trigger) -> None:
+    def _measure_recall(self, step: int, why: events.Trigger) -> None:
         if self._passages is None:
             return
         eval_loop, epoch = self._eval_loop, step / self._run_plan.plan.steps_per_epoch
@@ -125,7 +125,7 @@ class RunMeasurements:
             self.recalls.append(event)
 
     def _measure(
-        self, what: str, stage: Stage, measure: Callable[[ProgressFn], Measured | None], why: Trigger
+        self, what: str, stage: Stage, measure: Callable[[ProgressFn], Measured | None], why: events.Trigger
     ) -> Measured | None:
         """Measure, and log the event; None if the user ended it, or after a failure: the run continues."""
         started, event, log = time.monotonic(), None, self._job.log
@@ -140,7 +140,7 @@ class RunMeasurements:
             log.append(Stage(text="Training", kind=StageKind.TRAINING))
         return event
 
-    def _evaluate(self, step: int, why: Trigger, report: ProgressFn) -> EvaluationDone | None:
+    def _evaluate(self, step: int, why: events.Trigger, report: ProgressFn) -> EvaluationDone | None:
         names, gain = self._datasets.names, None
         sums = self._eval_loop.sums(self._examples, self._groups, len(names), report)
         if sums is None:

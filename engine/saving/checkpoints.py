@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from ...core.errors import SavingError
 from ...core.files import Count, dump_json, flush_to_disk, move_new_folder, read_record
 from ...core.jobs import RecallMeasured
-from ...records.folder import STATE, GraphRecord, RunFolder, loras, read_parameters
+from ...records.folder import STATE, RunFolder, loras, run_files
 from ...settings import presets
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ..plan import DATA_KEY, RunPlan, Steering
@@ -51,7 +51,7 @@ class RunState:
 
     step: Count = 0
     smoothed: float | None = None
-    graph: Sequence[GraphRecord] = field(default_factory=list)
+    graph: Sequence[run_files.GraphRecord] = field(default_factory=list)
     unchangeable: dict[str, Any] = field(default_factory=dict)
     changes: Sequence[tuple[Count, ...]] = ()  # when the batch order switched: epoch and examples taken
     steering: Steering | None = None
@@ -98,7 +98,7 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
         if key == DATA_KEY:
             # A fingerprint says nothing to a reader, so the data settings that differ are named. If none does, the
             # files do.
-            then, now = read_parameters(run.folder.path), run.settings.values()
+            then, now = run_files.read_parameters(run.folder.path), run.settings.values()
             words = "; ".join(
                 f"{SETTINGS[each].label} was {then[each]} and is now {now[each]}"
                 for each in presets.differing_keys(then, now)
@@ -115,4 +115,4 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
 
 def earlier_settings(folder: RunFolder, state: RunState) -> dict[str, Any]:
     """Values of the checkpoint; what an older version did not save: from the run's settings, else the defaults."""
-    return {**TrainingSettings().values(), **read_parameters(folder.path), **state.unchangeable}
+    return {**TrainingSettings().values(), **run_files.read_parameters(folder.path), **state.unchangeable}

@@ -18,7 +18,7 @@ from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
-from ...records.folder import choose_output, run_folder_of
+from ...records.folder import choose_output, run_files
 from ...train_utils import checkpoint_step
 from ..lora import lora_folder, read_weights
 
@@ -104,7 +104,7 @@ def default_path(folder: Path) -> Path:
     """Default path: in the folder of the run, named after the LoRA or checkpoint."""
     if checkpoint_step(folder.name) is None:
         return folder / f"{folder.name}.gguf"
-    run = run_folder_of(folder)
+    run = run_files.run_folder_of(folder)
     return run / f"{run.name}-{folder.name}.gguf"
 
 

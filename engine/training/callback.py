@@ -17,8 +17,9 @@ from ...core.errors import first_line
 from ...core.files import is_disk_full, write_error_reason, write_json
 from ...core.host import Host
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
-from ...records.folder import PARAMETERS, GraphRecord, crashed_runs, loras
+from ...records.folder import PARAMETERS, crashed_runs, loras
 from ...records.folder import run_files as record
+from ...records.report import graph_entries
 from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed, eval_mode
 from ..inference import RunMeasurements, SampleGenerator
@@ -199,7 +200,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             run_state = RunState(
                 step,
                 self.step_log.smoothed,
-                cast("list[GraphRecord]", self.step_log.graph),
+                cast("list[record.GraphRecord]", graph_entries(self.step_log.graph)),
                 self._unchangeable,
                 list(self.phases.changes),
                 controller.memory(),
@@ -238,7 +239,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def log_split_batch(self, examples: int, size: int) -> None:
         """Log that a batch did not fit into memory and is split."""
-        step = self.step_log.graph[-1]["current_steps"] + 1 if self.step_log.graph else 1
+        last = next(graph_entries(self.step_log.graph[-1:]), None)
+        step = last["current_steps"] + 1 if last else 1
         self._log.append(
             Advice(
                 text=f"Step {step}: a batch of {examples} examples does not fit in memory. This step and all "

@@ -28,19 +28,18 @@ from ...core.jobs import (
     Job,
     JobEnded,
     Note,
-    Outcome,
     PhasesMeasured,
     RecallMeasured,
     RunPlanned,
     Stage,
     StartedFromQueue,
     Step,
+    events,
     measure_phases,
     peak_memory_of,
 )
 from ...core.version import VERSION
 from ...records.folder import (
-    GRAPH,
     LOG,
     REPORT,
     RunFolder,
@@ -49,16 +48,16 @@ from ...records.folder import (
     read_graph,
     read_log,
     read_samples,
-    read_state,
     run_files,
 )
 from ...records.report import (
     Mark,
     ReportData,
     charts,
+    graph_entries,
     graph_entry,
+    graph_file,
     judge_run,
-    measured_speeds,
     read_evaluations,
     read_steps,
     render_report,
@@ -101,6 +100,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     """Save the LoRA, which `write` writes into a folder, and the records of its run."""
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     divergence, step_log = trained.divergence, trained.step_log
+    graph = [*graph_entries(step_log.graph)]
     if divergence and divergence.spoiled:  # the last finite checkpoint is saved, or nothing
         for checkpoint in loras.checkpoints_with_weights(run_folder.path):
             if not is_finite_checkpoint(checkpoint):
@@ -118,7 +118,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         run_folder, folders, partial(loras.copy_weights, best.folder) if best else write, job
     )
     is_done = controller.is_over(trained.step)
-    outcome: Outcome = "failed" if divergence else "finished" if is_done else "stopped"
+    outcome: events.Outcome = "failed" if divergence else "finished" if is_done else "stopped"
     saved = [path for path in loras.checkpoints_with_weights(run_folder.path) if path.parent == run_folder.path]
     checkpoints = {checkpoint_step(path.name) or 0: path.name for path in saved}  # without the timed backups
     entry = _log_entry(trained, outcome, best, job)
@@ -129,7 +129,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         with suppress(OSError):  # it may be unwritable, which is why the LoRA is elsewhere
             write_json(run_folder.path / LOG, run_files.log_entry(stopped))
     verdict = judge_run(
-        step_log.graph,
+        graph,
         checkpoints,
         run_plan.validation_key,
         best.step if best else 0,
@@ -145,8 +145,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         with suppress(OSError, SavingError):  # checkpoints from before a resume are kept until now
             keep = controller.live.saving.keep_checkpoints
             loras.thin_checkpoints(folder.path, keep, controller.best.step)
-    steps = read_steps(step_log.graph)
-    if phases := measure_phases(steps, read_evaluations(step_log.graph, run_plan.validation_key)):
+    steps = read_steps(graph)
+    if phases := measure_phases(steps, read_evaluations(graph, run_plan.validation_key)):
         job.log.append(PhasesMeasured(phases=phases))
 
     reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
@@ -187,7 +187,8 @@ def _write_records(
     job: Job,
 ) -> None:
     """Write the records; the log comes last, since its presence means that the run is complete."""
-    path, graph, run_plan = folder.path, trained.step_log.graph, trained.run_plan
+    path, run_plan = folder.path, trained.run_plan
+    graph = [*graph_entries(trained.step_log.graph)]
     lora, learning = run_plan.settings.lora, run_plan.settings.learning
     shape = f"rank {lora.rank}, alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}"
     title = (
@@ -197,7 +198,7 @@ def _write_records(
     marks = [Mark(step, name) for step, name in checkpoints.items()]
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
     write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
-    write_record(lambda: write_json(path / GRAPH, list(graph)), path, job.log)
+    write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
     write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
@@ -233,11 +234,13 @@ def describe_model(run_plan: RunPlan, model: Any, capabilities: ModelCapabilitie
     }
 
 
-def _log_entry(trained: TrainingResult, outcome: Outcome, best: _Checkpoint | None, job: Job) -> dict[str, Any]:
+def _log_entry(
+    trained: TrainingResult, outcome: events.Outcome, best: _Checkpoint | None, job: Job
+) -> dict[str, Any]:
     """Return what training_log.json says of the run, but for the verdict."""
     run_plan, step_log, events = trained.run_plan, trained.step_log, job.log.since(0)
-    report, steps, key = run_plan.data.report, read_steps(step_log.graph), run_plan.validation_key
-    evaluations = read_evaluations(step_log.graph, key)
+    report, graph, key = run_plan.data.report, [*graph_entries(step_log.graph)], run_plan.validation_key
+    steps, evaluations = read_steps(graph), read_evaluations(graph, key)
     entry = {
         **trained.model_info,
         "loss": steps[-1].loss,
@@ -271,14 +274,14 @@ def _log_entry(trained: TrainingResult, outcome: Outcome, best: _Checkpoint | No
         *earlier, last = trained.recalls
         entry["recall"] = [*(replace(event, parts=()).as_log() for event in earlier), last.as_log()]
     versions = {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    entry["training_time"] = duration(sum(e.get("seconds", 0) for e in step_log.graph))
+    entry["training_time"] = duration(sum(e.get("seconds", 0) for e in graph))
     entry["versions"] = versions | {"python": platform.python_version(), "training_pro": VERSION}
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}
     if not charts.has_matplotlib():
         entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
     evaluated = report.kept_aside.tokens if report.kept_aside else 0
-    entry["speeds"] = measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
+    entry["speeds"] = graph_file.measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
     entry["memory_at_most"] = peak_memory_of(events) or None
     if any(isinstance(event, StartedFromQueue) for event in events):
         entry["from_queue"] = True
@@ -319,7 +322,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
             log = {}
             since = [graph_entry(event) for event in events if isinstance(event, (Step, EvaluationDone))]
             checkpoints = loras.resumable_checkpoints(folder)
-            saved = read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
+            saved = run_files.read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
             graph = [*(entry for entry in saved if entry["current_steps"] < since[0]["current_steps"]), *since]
         samples, entry = read_samples(folder), inventory.read_entry(folder, folders)
         data = ReportData(events=events, ended=ended, graph=graph, samples=samples, log=log, lora=entry)

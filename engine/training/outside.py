@@ -21,6 +21,7 @@ from transformers.integrations import integration_utils
 from ...core.errors import first_line
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
+from ...records.report import graph_entries
 from ...settings.definitions import ReportingSettings
 from ...train_utils import is_logged
 from ..checks import NO_REPORTER
@@ -186,7 +187,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         self._losses.append(float(logs["loss"]))
         # What transformers does not log: the smoothed loss and new evaluations.
         keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
-        new = self._step_log.graph[self._reported :]
+        new = graph_entries(self._step_log.graph[self._reported :])
         extra = {key: entry[key] for entry in new for key in keys if key in entry}
         asked, step = self._asked, state.global_step
         if "eval_loss" in extra or is_logged(step, state.max_steps, asked.logging_steps, asked.logging_first_step):

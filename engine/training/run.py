@@ -116,13 +116,13 @@ def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "")
         card = add_param_count(get_model_card(host), settings)
         run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), folder)
 
-        planned, finished = run_plan.plan.steps, folder.finished()
-        if finished and finished.planned >= planned:
+        planned, (done, had_planned) = run_plan.plan.steps, folder.finished()
+        if had_planned >= planned:
             folder.recover()
             write_missing_report(folder.path, folders)
-            steps = f"{finished.steps} of {planned} {plural(planned, 'step is', 'steps are')} done"
-            if finished.steps > planned:
-                steps = f"{finished.steps} steps are done, but the settings ask for {planned}"
+            steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"
+            if done > planned:
+                steps = f"{done} steps are done, but the settings ask for {planned}"
             more = "To train more, increase Epochs, or Max steps if it is set."
             text = f"'{folder.name}' is finished: {steps}. {more}"
             return JobEnded(outcome="finished", text=text, folder=folder.path)

@@ -18,7 +18,6 @@ from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
 from ...records.folder import RunFolder
-from ...records.report import RunGraph
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
 from ..compute import (
@@ -73,8 +72,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
                 job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
                 times["evaluations"] = evaluations
                 with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-                    no_graph, never = RunGraph(), lambda step: False
-                    measurements = RunMeasurements(run_plan, model, capabilities, job, no_graph, (), never)
+                    measurements = RunMeasurements(run_plan, model, capabilities, job, [], (), lambda step: False)
                     times["evaluation_seconds"] = measurements.estimate_seconds()
             if rounds := run_plan.data.report.sample_rounds:
                 job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))

@@ -8,19 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from ...core.html import html
-from ...core.jobs import (
-    EvidenceMeasured,
-    JobEnded,
-    RecallMeasured,
-    Stage,
-    events,
-    evidence_table,
-    evidence_verdict,
-    part_table,
-    phase_table,
-    recall_table,
-)
-from ...records.report import draw_recall_strip
+from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured, Stage, event_words, events
+from ...records.report import charts
 from ...train_utils import time_of_day
 from .form import link_settings
 
@@ -82,13 +71,13 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
 
 def phases(measured: Sequence[events.PhaseFigures]) -> Markup:
     """The table of the phases of hybrid batching; empty if the run has none."""
-    rows = phase_table(measured)
+    rows = event_words.phase_table(measured)
     return table(rows[0], rows[1:]) if rows else Markup()
 
 
 def recall(measured: Sequence[RecallMeasured]) -> Markup:
     """The recall along the data at the last measurement, and a table of all; empty if it was never measured."""
-    rows = recall_table(measured)
+    rows = event_words.recall_table(measured)
     if not rows:
         return Markup()
     last = measured[-1]
@@ -96,7 +85,7 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
         f"Recall at step {last.step}: {last.learned.recall:.0%}. Each segment of the bar is one passage, in the "
         "order of the data. The stronger the color, the higher the recall."
     )
-    strip, parts = Markup(draw_recall_strip(last.strip)), part_table(last)
+    strip, parts = Markup(charts.draw_recall_strip(last.strip)), event_words.part_table(last)
     part_title = f"Recall by chapter or file, from {last.learned.passages} measured passages"
     by_part = fold(part_title, table(parts[0], parts[1:])) if parts else Markup()
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
@@ -106,8 +95,9 @@ def evidence(event: EvidenceMeasured | None, measured: Sequence[RecallMeasured])
     """What a LoRA learned, forgot and copies: a sentence, and a table; empty if it was never tested."""
     if event is None:
         return Markup()
-    rows = evidence_table(event)
-    return paragraph(evidence_verdict(event, measured[-1] if measured else None)) + table(rows[0], rows[1:])
+    rows = event_words.evidence_table(event)
+    verdict = event_words.evidence_verdict(event, measured[-1] if measured else None)
+    return paragraph(verdict) + table(rows[0], rows[1:])
 
 
 def curve(picture: str, colors: Mapping[str, str]) -> Markup:

@@ -17,7 +17,7 @@ from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
 from ...core.jobs import EvidenceMeasured, Job, JobEnded, JobKind, RecallMeasured, progress_text
-from ...records.folder import PARAMETERS, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
+from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
 from ...records.remote import REQUESTS, read_progress, send_request
 from ...settings import files
 from ...settings.name_rules import name_problem
@@ -86,7 +86,7 @@ def slim_question(context: PageContext, chosen: str | None) -> str:
 
 def slim(chosen: str | None, folders: Folders) -> str:
     folder = chosen_folder(chosen, folders)
-    trash.refuse_in_use(folder.relative_to(folders.loras).as_posix(), folders)
+    refuse_in_progress(folder.relative_to(folders.loras).parts[0], folders)
     checkpoints = inventory.slimmable_checkpoints(folder)
     freed, number = sum(loras.slim_checkpoint(checkpoint) for checkpoint in checkpoints), len(checkpoints)
     if not checkpoints:
@@ -135,7 +135,7 @@ def read_settings(context: PageContext, chosen: str | None) -> tuple[str, Mappin
     """The settings that the run was started with, for the form, and a message as HTML."""
     folders = context.host.folders
     folder = run_folder(chosen, folders)
-    loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
+    loaded = files.load_settings(folder / run_files.PARAMETERS, folders.datasets)
     message = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
     return markup.card("", markup.paragraph(message), mood="good"), loaded.values
 

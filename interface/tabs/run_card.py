@@ -8,18 +8,16 @@ from markupsafe import Markup
 
 from ...core.errors import TrainingProError
 from ...core.html import html
-from ...core.jobs import evidence_verdict, measure_phases
+from ...core.jobs import event_words, events
 from ...records.folder import (
-    MANUAL_SUFFIX,
     PARAMETERS,
     REPORT,
-    GraphRecord,
     LoraEntry,
-    describe_damage,
     read_evidence,
     read_graph,
     read_log,
     read_recalls,
+    run_files,
 )
 from ...records.report import Mark, best_evaluation, read_evaluations, read_steps, read_verdict
 from ...settings import files, presets
@@ -56,7 +54,7 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     # Buttons that choose the whole run, or one of its checkpoints and backups.
     parts = [(entry.name, "The final LoRA of the run", "")]
     for name, part in zip(entry.names[1:], entry.parts, strict=True):
-        kind = f"{part.kind} that you saved" if part.name.endswith(MANUAL_SUFFIX) else part.kind
+        kind = f"{part.kind} that you saved" if part.name.endswith(run_files.MANUAL_SUFFIX) else part.kind
         parts.append((name, part.name, f"{kind}, {size(part.size)}"))
     # The report is in an iframe, because it is a page with its own styles; it has no scripts.
     try:
@@ -73,8 +71,11 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
         curve,
         evidence,
         markup.recall(recalls),
-        markup.phases(measure_phases(steps, evaluations)),
-        *(markup.paragraph(sentence, quiet=True) for sentence in describe_damage([*damage, *entry.damage])),
+        markup.phases(events.measure_phases(steps, evaluations)),
+        *(
+            markup.paragraph(sentence, quiet=True)
+            for sentence in run_files.describe_damage([*damage, *entry.damage])
+        ),
         html(PARTS, parts=parts, box=CHOSEN_BOX, chosen=chosen) if entry.parts else "",
         report,
     )
@@ -128,7 +129,7 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     )
 
 
-def _figures(run: LoraEntry, graph: Sequence[GraphRecord]) -> dict[str, str]:
+def _figures(run: LoraEntry, graph: Sequence[run_files.GraphRecord]) -> dict[str, str]:
     """The figures of a run by their labels, empty where it has none."""
     best, recalls = best_evaluation(read_evaluations(graph)), read_recalls(run.folder)
     evidence, seconds = read_evidence(run.folder), sum(step.seconds for step in read_steps(graph))
@@ -144,7 +145,7 @@ def _figures(run: LoraEntry, graph: Sequence[GraphRecord]) -> dict[str, str]:
         "smoothed loss at the end": "" if run.loss is None else f"{run.loss:.4f}",
         "best validation loss": f"{best.loss:.4f} at step {best.step:,}" if best else "",
         "recall": f"{recalls[-1].learned.recall:.1%}" if recalls else "",
-        "tested": evidence_verdict(evidence, None) if evidence else "",
+        "tested": event_words.evidence_verdict(evidence, None) if evidence else "",
         "training time": duration(seconds) if seconds else "",
         "changed during the run": "; ".join(live_changes),
         "on disk": size(run.size),

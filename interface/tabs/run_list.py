@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from ...core.host import Folders
 from ...core.html import html
-from ...records.folder import GRAPH, LOG, RECALL, LoraEntry, inventory, read_graph, read_recalls
+from ...records.folder import LOG, LoraEntry, inventory, read_graph, read_recalls, run_files
 from ...records.remote import read_progress
 from ...records.report import best_evaluation, read_evaluations
 from ...train_utils import format_count, natural_key, size
@@ -107,7 +107,7 @@ def list_runs(folders: Folders) -> list[ListedRun]:
             # The run's own figures are newer than those of its last checkpoint.
             entry = replace(entry, step=now.step, steps=now.steps, loss=now.smoothed_loss)
         written = []
-        for name in (GRAPH, RECALL, LOG):
+        for name in (run_files.GRAPH, run_files.RECALL, LOG):
             with suppress(OSError):
                 status = (entry.folder / name).stat()
                 written.append((name, status.st_mtime_ns, status.st_size))

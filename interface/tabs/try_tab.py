@@ -14,7 +14,7 @@ from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
 from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
-from ...records.folder import DATA_SAMPLE, loras, read_log, read_training_prompt, trained_steps
+from ...records.folder import loras, read_log, read_training_prompt, run_files, trained_steps
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
 
@@ -218,7 +218,7 @@ def suggest_prompt(context: PageContext, name: str | None) -> tuple[str, bool]:
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
         prompt = read_training_prompt(folder)
-        text = prompt.example or read_record(folder / DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
+        text = prompt.example or read_record(folder / run_files.DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return "", False
     if prompt.has_messages:

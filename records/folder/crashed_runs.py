@@ -8,17 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core import files
 from ...core.errors import SavingError
-from ...core.files import (
-    PART_SUFFIX,
-    Count,
-    Timestamp,
-    modified_at,
-    read_record,
-    safe_paths,
-    usable_entries,
-    write_json,
-)
+from ...core.files import Count, Timestamp, safe_paths
 from ...core.host import Folders
 from ...train_utils import duration
 from . import loras
@@ -57,7 +49,7 @@ class Heartbeat:
             return
         self._written_at = now
         with suppress(OSError):
-            write_json(self._path, asdict(HeartbeatState(step, steps, time.time(), now - self._saved_at)))
+            files.write_json(self._path, asdict(HeartbeatState(step, steps, time.time(), now - self._saved_at)))
 
 
 @dataclass(frozen=True)
@@ -88,17 +80,17 @@ class CrashedRun:
 def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
     """Return the crashed runs that are not being trained now, the latest first."""
     runs = []
-    for path in (*usable_entries(folders.loras), *usable_entries(folders.models)):
+    for path in (*files.usable_entries(folders.loras), *files.usable_entries(folders.models)):
         if not path.is_dir():
             continue
         recover_interrupted(path, folders)
         if safe_paths.leads_out(path) or loras.run_status(path) != "cut off" or is_in_progress(path.name, folders):
             continue
-        beat = read_record(path / PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, HeartbeatState())
+        beat = files.read_record(path / files.PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, HeartbeatState())
         checkpoints = loras.resumable_checkpoints(path)
         safe_step = checkpoints[-1].step if checkpoints else 0
-        states = [modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
-        last_seen = max([beat.at or modified_at(path), *states])
+        states = [files.modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
+        last_seen = max([beat.at or files.modified_at(path), *states])
         lost = beat.unsaved_seconds if beat.step > safe_step else 0.0
         runs.append(CrashedRun(path.name, path, last_seen, max(safe_step, beat.step), beat.steps, safe_step, lost))
     return sorted(runs, key=lambda run: -run.at)
@@ -114,7 +106,7 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
     partial = folder.empty_weights_folder()
     loras.copy_weights(checkpoint.folder, partial)
     folder.move_into_place(partial)
-    write_json(run.folder / GRAPH, graph)
+    files.write_json(run.folder / GRAPH, graph)
     last_entry: dict[str, Any] = dict(graph[-1]) if graph else {}
     log = {
         **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
@@ -124,7 +116,7 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
         "steps": run.steps or checkpoint.step,
     }
     # The log says that the run has ended, so it is written last: until then, this can be done anew after a kill.
-    write_json(run.folder / LOG, log_entry(log))
+    files.write_json(run.folder / LOG, log_entry(log))
     folder.recover()
     return run.folder
 

@@ -13,16 +13,7 @@ from typing import Literal
 from ...core.errors import SavingError
 from ...core.files import PART_SUFFIX, move_atomically, remove_folder, safe_paths, usable_entries
 from ...train_utils import checkpoint_name, checkpoint_step, natural_key
-from .run_files import (
-    BACKUP_FOLDER,
-    BEST_SUFFIX,
-    JOURNAL,
-    MANUAL_SUFFIX,
-    STATE,
-    is_hidden,
-    read_log,
-    replaced_folders,
-)
+from . import run_files
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = ("adapter_config.json", *ADAPTER_WEIGHTS)
@@ -69,7 +60,7 @@ def list_loadable(loras: Path) -> list[str]:
 
 def is_listed(folder: Path) -> bool:
     """Return whether a folder among the LoRAs is listed: not if it is hidden or a link to another place."""
-    return not is_hidden(folder) and not safe_paths.leads_out(folder)
+    return not run_files.is_hidden(folder) and not safe_paths.leads_out(folder)
 
 
 def find_lora(name: str, loras: Path) -> Path:
@@ -78,8 +69,8 @@ def find_lora(name: str, loras: Path) -> Path:
     folder = safe_paths.descendant(loras, path, "LoRA")
     run = loras / path.partition("/")[0]
     # Only folders that a list shows: a name from a page must not reach any other folder with weights.
-    known_folders = (run, *checkpoint_folders(run), *replaced_folders(run))
-    if not is_hidden(run) and has_lora(folder) and folder in known_folders:
+    known_folders = (run, *checkpoint_folders(run), *run_files.replaced_folders(run))
+    if not run_files.is_hidden(run) and has_lora(folder) and folder in known_folders:
         return folder
     if folder.is_dir() and folder == run:
         raise SavingError(f"{name!r} has no saved LoRA yet. If its run is in progress, save a checkpoint first.")
@@ -122,9 +113,9 @@ def weight_names(folder: Path) -> set[str]:
 
 def run_status(folder: Path) -> RunStatus:
     """Return the status of the run in this folder."""
-    if ended := read_log(folder).get("ended"):
+    if ended := run_files.read_log(folder).get("ended"):
         return ended
-    if resumable_checkpoints(folder) or (folder / JOURNAL).is_file():
+    if resumable_checkpoints(folder) or (folder / run_files.JOURNAL).is_file():
         return "cut off"
     return "made elsewhere" if has_weights(folder) else "nothing"
 
@@ -150,7 +141,7 @@ def describe_folder(folder: Path) -> str:
 
 def checkpoint_folders(run: Path) -> list[Path]:
     """Return the folders of complete and slim checkpoints, then those of backups."""
-    paths = (*run.glob("checkpoint-*"), *run.glob(f"{BACKUP_FOLDER}/checkpoint-*"))
+    paths = (*run.glob("checkpoint-*"), *run.glob(f"{run_files.BACKUP_FOLDER}/checkpoint-*"))
     return [path for path in paths if not safe_paths.has_impossible_character(path.name)]
 
 
@@ -159,14 +150,14 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     complete = []
     for path in usable_entries(folder):
         step = checkpoint_step(path.name)
-        if step is not None and (path / STATE).is_file():
+        if step is not None and (path / run_files.STATE).is_file():
             complete.append(Checkpoint(step, path))
     return sorted(complete, key=lambda c: (c.step, c.folder.name))
 
 
 def resumable_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all checkpoints and backups from which a run can resume, oldest first."""
-    return sorted([*checkpoints(folder / BACKUP_FOLDER), *checkpoints(folder)], key=lambda c: c.step)
+    return sorted([*checkpoints(folder / run_files.BACKUP_FOLDER), *checkpoints(folder)], key=lambda c: c.step)
 
 
 def folders_of_step(folder: Path, step: int) -> list[Path]:
@@ -190,7 +181,7 @@ def slim_checkpoint(checkpoint: Path) -> int:
     """Reduce a checkpoint to its LoRA, to load but not to resume from. Return the bytes freed."""
     if not has_weights(checkpoint):
         raise SavingError(f"{checkpoint} has no LoRA, so nothing would remain. Delete it instead.")
-    before, state = size_on_disk(checkpoint), checkpoint / STATE
+    before, state = size_on_disk(checkpoint), checkpoint / run_files.STATE
     marker = state.with_name(state.name + PART_SUFFIX)
     if state.is_file():  # marks it as complete; after a kill in between, its new name says what to finish
         move_atomically(state, marker)
@@ -200,24 +191,14 @@ def slim_checkpoint(checkpoint: Path) -> int:
     return before - size_on_disk(checkpoint)
 
 
-def finish_interrupted(folder: Path) -> None:
-    """Finish what a kill interrupted: removing or slimming a checkpoint."""
-    for parent in (folder, folder / BACKUP_FOLDER):
-        for name in ("checkpoint-*", BACKUP_FOLDER):
-            for leftover in parent.glob(f".{name}{PART_SUFFIX}"):
-                remove_folder(leftover)
-        for marker in parent.glob(f"checkpoint-*/{STATE}{PART_SUFFIX}"):
-            slim_checkpoint(marker.parent)
-
-
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
     """Slim all checkpoints but the newest `keep`, those saved by hand and that of the best step."""
     # Checkpoints up to the step `start_step` are left alone: a run that resumes from it may still be discarded.
     # Backups are removed whole, not slimmed: they are there to resume from.
-    backups = [backup for backup in checkpoints(folder / BACKUP_FOLDER) if backup.step > start_step]
+    backups = [backup for backup in checkpoints(folder / run_files.BACKUP_FOLDER) if backup.step > start_step]
     for backup in backups[:-BACKUPS_KEPT]:
         remove_checkpoint(backup.folder)
-    for path in folder.glob(f"checkpoint-*{BEST_SUFFIX}"):
+    for path in folder.glob(f"checkpoint-*{run_files.BEST_SUFFIX}"):
         step = checkpoint_step(path.name)
         if step is not None and step > start_step and step != best:  # it is no longer the best
             move_atomically(path, folder / checkpoint_name(step, ""))
@@ -228,7 +209,7 @@ def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) ->
 
 def surplus_checkpoints(checkpoints: list[Checkpoint], keep: int, best: int) -> list[Checkpoint]:
     """Return the checkpoints to slim, of a list from old to new."""
-    removable = [c for c in checkpoints if not c.folder.name.endswith(MANUAL_SUFFIX) and c.step != best]
+    removable = [c for c in checkpoints if not c.folder.name.endswith(run_files.MANUAL_SUFFIX) and c.step != best]
     return removable[: max(0, len(removable) - keep)]
 
 
@@ -236,7 +217,7 @@ def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
     """Free space on a full disk; the newest checkpoint, those saved by hand and the start stay complete."""
     # Deleting may fail on a full disk, too. Then the caller tries with the space that there is.
     with suppress(OSError, SavingError):
-        for backup in checkpoints(folder / BACKUP_FOLDER)[:-1]:
+        for backup in checkpoints(folder / run_files.BACKUP_FOLDER)[:-1]:
             if backup != start:
                 remove_checkpoint(backup.folder)
         for checkpoint in surplus_checkpoints(checkpoints(folder), keep=1, best=start.step if start else 0):

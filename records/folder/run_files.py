@@ -164,14 +164,14 @@ def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeas
     return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [], damage)), None)
 
 
-def read_state(checkpoint: Path, damage: list[str] | None = None) -> StateRecord:
+def read_state(checkpoint: Path) -> StateRecord:
     """Read what a checkpoint says about its run; a resume reads it with `load_run_state`, which refuses damage."""
-    return read_record(checkpoint / STATE, StateRecord, StateRecord(), damage)
+    return read_record(checkpoint / STATE, StateRecord, StateRecord())
 
 
-def read_parameters(folder: Path, damage: list[str] | None = None) -> dict[str, Any]:
+def read_parameters(folder: Path) -> dict[str, Any]:
     """Read the settings of a run as saved; parsing checks each by the declaration of its setting."""
-    return read_record(folder / PARAMETERS, dict[str, Any], {}, damage)
+    return read_record(folder / PARAMETERS, dict[str, Any], {})
 
 
 def describe_damage(damage: Sequence[str]) -> Iterator[str]:

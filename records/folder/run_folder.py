@@ -12,42 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ...core import dist_env
+from ...core import dist_env, files
 from ...core.errors import BusyError, SavingError, SettingsError
-from ...core.files import (
-    PART_SUFFIX,
-    Count,
-    is_locked,
-    lock,
-    move_atomically,
-    read_record,
-    remove_folder,
-    remove_lock_file,
-    safe_paths,
-    usable_entries,
-    with_retries,
-    write_error_reason,
-    write_json,
-)
+from ...core.files import Count, safe_paths
 from ...core.host import Folders
-from ...settings import files
 from ...settings.definitions import SETTINGS, TrainingSettings
+from ...settings.files import as_file
 from ...train_utils import checkpoint_name, checkpoint_step
-from . import loras
+from . import loras, run_files
 from .loras import Checkpoint
-from .run_files import (
-    BACKUP_FOLDER,
-    DATA_SAMPLE,
-    JOURNAL,
-    PARAMETERS,
-    RECORDS,
-    REPLACED_PREFIX,
-    RUN_FILES,
-    read_log,
-    replaced_folders,
-)
 
 LOCK_SUFFIX = ".lock"
 BEING_TRAINED = "{!r} is being trained. Stop the run first, or wait until it ends."
@@ -71,18 +46,18 @@ def hold_run_lock(name: str, folders: Folders) -> Iterator[None]:
         yield
         return
     path = _lock_path(name, folders)
-    with lock(path) as acquired:
+    with files.lock(path) as acquired:
         if not acquired:
             raise BusyError(BEING_TRAINED.format(name))
         try:
             yield
         finally:
-            remove_lock_file(path)
+            files.remove_lock_file(path)
 
 
 def is_in_progress(name: str, folders: Folders) -> bool:
     """Return whether a LoRA is being trained; False for a name that no LoRA can have."""
-    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and is_locked(_lock_path(name, folders))
+    return not safe_paths.name_fault(f"{name}{LOCK_SUFFIX}") and files.is_locked(_lock_path(name, folders))
 
 
 def refuse_in_progress(name: str, folders: Folders) -> None:
@@ -93,8 +68,8 @@ def refuse_in_progress(name: str, folders: Folders) -> None:
 
 def runs_in_progress(folders: Folders) -> list[str]:
     """Names of the LoRAs that are being trained now, by any process."""
-    files = (path for path in usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
-    return sorted(path.stem for path in files if "." not in path.stem and is_locked(path))
+    paths = (path for path in files.usable_entries(folders.training) if path.suffix == LOCK_SUFFIX)
+    return sorted(path.stem for path in paths if "." not in path.stem and files.is_locked(path))
 
 
 @dataclass(frozen=True)
@@ -113,18 +88,11 @@ class Journal:
 
 
 def read_journal(folder: Path) -> Journal | None:
-    return read_record(folder / JOURNAL, Journal, None)
+    return files.read_record(folder / run_files.JOURNAL, Journal, None)
 
 
 def _write_journal(folder: Path, journal: Journal) -> None:
-    write_json(folder / JOURNAL, asdict(journal))
-
-
-class FinishedSteps(NamedTuple):
-    """Steps that a finished run took and had planned; a stopping rule may have ended it early."""
-
-    steps: int
-    planned: int
+    files.write_json(folder / run_files.JOURNAL, asdict(journal))
 
 
 @dataclass(frozen=True)
@@ -146,7 +114,7 @@ class RunFolder:
     @property
     def partial_folder(self) -> Path:
         """The folder for files that are not complete yet."""
-        return self.path / PART_SUFFIX
+        return self.path / files.PART_SUFFIX
 
     @property
     def start_step(self) -> int:
@@ -155,17 +123,17 @@ class RunFolder:
 
     def checkpoint(self, step: int, reason: str) -> Path:
         """Return the path for a checkpoint. The reason is part of its name; backups have a folder of their own."""
-        if reason == BACKUP_FOLDER:
-            return self.path / BACKUP_FOLDER / checkpoint_name(step, "")
+        if reason == run_files.BACKUP_FOLDER:
+            return self.path / run_files.BACKUP_FOLDER / checkpoint_name(step, "")
         return self.path / checkpoint_name(step, reason)
 
-    def finished(self) -> FinishedSteps | None:
-        """Return the steps of a finished run that is to be continued; None if it is not finished, or new."""
-        log = read_log(self.path)
+    def finished(self) -> tuple[int, int]:
+        """Return the steps that a finished run took and had planned; 0 if it is not finished, or new."""
+        log = run_files.read_log(self.path)
         if not self.resumes or self.initial_lora is not None or log.get("ended") != "finished":
-            return None
+            return 0, 0
         steps = log.get("current_steps") or 0
-        return FinishedSteps(steps, log.get("steps") or steps)
+        return steps, log.get("steps") or steps  # a stopping rule may have ended it early
 
     def refuse_without_start(self) -> None:
         """Raise SavingError if the run is to resume, but its folder has no checkpoint."""
@@ -194,14 +162,16 @@ class RunFolder:
             replaced = _files_to_replace(self.path) if self.replaces else []
             if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
                 replaced = _checkpoints_after(self.path, self.start.step)
-            name = f"{REPLACED_PREFIX}{datetime.date.today().isoformat()}"
+            name = f"{run_files.REPLACED_PREFIX}{datetime.date.today().isoformat()}"
             # A second run of the same day does not mix its backup with that of the first.
             backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
             earlier = self.partial_folder / EARLIER_RECORDS
-            records = [self.path / name for name in RECORDS if (self.path / name).is_file() and not self.replaces]
-            if (self.path / JOURNAL).is_file():  # of the crashed run that this one resumes; a discard restores it
+            names = () if self.replaces else run_files.RECORDS
+            records = [self.path / name for name in names if (self.path / name).is_file()]
+            # The journal of the crashed run that this one resumes; a discard restores it.
+            if (self.path / run_files.JOURNAL).is_file():
                 earlier.mkdir(parents=True)
-                shutil.copyfile(self.path / JOURNAL, earlier / JOURNAL)
+                shutil.copyfile(self.path / run_files.JOURNAL, earlier / run_files.JOURNAL)
             # The journal comes before the first move, so that a kill in between can be undone.
             began_with_lora = self.initial_lora is not None
             journal = Journal("begin", self.start_step, backup.name if replaced else "", began_with_lora)
@@ -209,7 +179,7 @@ class RunFolder:
             for folder, items in ((backup, replaced), (earlier, records)):
                 for item in items:
                     folder.mkdir(parents=True, exist_ok=True)
-                    move_atomically(item, folder / item.name)
+                    files.move_atomically(item, folder / item.name)
             _write_journal(self.path, replace(journal, action="run"))
             self.write_settings(settings)
         except OSError as error:
@@ -217,7 +187,7 @@ class RunFolder:
             with suppress(OSError):
                 if read_journal(self.path) != crashed:
                     self.discard()
-            reason = write_error_reason(error, self.path)
+            reason = files.write_error_reason(error, self.path)
             raise SavingError(
                 f"Can't write to {self.path}: {reason}. Fix the problem, or choose another name."
             ) from error
@@ -229,7 +199,7 @@ class RunFolder:
             # Remove all but the backup, or else the checkpoints after the one that the run resumed from.
             step = journal.began_at_step
             for item in _checkpoints_after(self.path, step) if step else _files_to_replace(self.path):
-                remove_folder(item) if item.is_dir() else with_retries(item.unlink)
+                files.remove_folder(item) if item.is_dir() else files.with_retries(item.unlink)
             journal = replace(journal, action="begin")
             _write_journal(self.path, journal)
         if journal is not None and journal.action == "begin":
@@ -238,22 +208,28 @@ class RunFolder:
             earlier, backup = self.partial_folder / EARLIER_RECORDS, _backup_of(self.path, journal)
             for folder in (backup, earlier):
                 for item in list(folder.iterdir()) if folder and folder.is_dir() else ():
-                    if item.name != JOURNAL:
-                        move_atomically(item, self.path / item.name)
+                    if item.name != run_files.JOURNAL:
+                        files.move_atomically(item, self.path / item.name)
             if backup is not None:
                 backup.rmdir()
-            if (earlier / JOURNAL).is_file():
-                move_atomically(earlier / JOURNAL, self.path / JOURNAL)
+            if (earlier / run_files.JOURNAL).is_file():
+                files.move_atomically(earlier / run_files.JOURNAL, self.path / run_files.JOURNAL)
                 shutil.rmtree(self.partial_folder, ignore_errors=True)
             else:
                 self.close()
             if not any(self.path.iterdir()):
                 self.path.rmdir()
-        loras.finish_interrupted(self.path)
-        for name in (*RUN_FILES, JOURNAL):
-            (self.path / f"{name}{PART_SUFFIX}").unlink(missing_ok=True)
+        # Checkpoints that were being removed or slimmed.
+        for parent in (self.path, self.path / run_files.BACKUP_FOLDER):
+            for name in ("checkpoint-*", run_files.BACKUP_FOLDER):
+                for leftover in parent.glob(f".{name}{files.PART_SUFFIX}"):
+                    files.remove_folder(leftover)
+            for marker in parent.glob(f"checkpoint-*/{run_files.STATE}{files.PART_SUFFIX}"):
+                loras.slim_checkpoint(marker.parent)
+        for name in (*run_files.RUN_FILES, run_files.JOURNAL):
+            (self.path / f"{name}{files.PART_SUFFIX}").unlink(missing_ok=True)
         # The log is written last, so a run that says that it has ended is complete.
-        ended = read_log(self.path).get("ended")
+        ended = run_files.read_log(self.path).get("ended")
         if ended == "finished":
             self.remove_backups()
         if ended:
@@ -262,7 +238,7 @@ class RunFolder:
     def close(self) -> None:
         """Remove what only an unfinished run needs, after its last record is written."""
         shutil.rmtree(self.partial_folder, ignore_errors=True)
-        (self.path / JOURNAL).unlink(missing_ok=True)
+        (self.path / run_files.JOURNAL).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Restore the folder as before the run: empty, an earlier LoRA, or the run before it was resumed."""
@@ -274,12 +250,12 @@ class RunFolder:
 
     def write_settings(self, settings: TrainingSettings) -> None:
         """Write the settings that the user chose."""
-        write_json(self.path / PARAMETERS, files.as_file(settings))
+        files.write_json(self.path / run_files.PARAMETERS, as_file(settings))
 
     def write_data_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
         """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
         for folder in (self.path, self.logs):
-            write_json(folder / DATA_SAMPLE, list(sample))
+            files.write_json(folder / run_files.DATA_SAMPLE, list(sample))
 
     def empty_weights_folder(self) -> Path:
         """Return the folder for weights that are not in place yet, without those that a kill left there."""
@@ -294,11 +270,11 @@ class RunFolder:
         names = {file.name for file in written.iterdir() if file.is_file()}
         weights = {name for name in names if loras.holds_tensors(name)}
         for name in sorted(weights):
-            move_atomically(written / name, self.path / name)
+            files.move_atomically(written / name, self.path / name)
         for name in loras.weight_names(self.path) - names:
-            with_retries((self.path / name).unlink)
+            files.with_retries((self.path / name).unlink)
         for name in sorted(names - weights):
-            move_atomically(written / name, self.path / name)
+            files.move_atomically(written / name, self.path / name)
         shutil.rmtree(written, ignore_errors=True)
 
     def remove_partial_checkpoints(self) -> None:
@@ -309,11 +285,11 @@ class RunFolder:
     def remove_backups(self) -> None:
         """Remove the timed backups, which are not needed after a good end."""
         with suppress(OSError, SavingError):  # none was made, or one is held open: the run is saved all the same
-            loras.remove_checkpoint(self.path / BACKUP_FOLDER)
+            loras.remove_checkpoint(self.path / run_files.BACKUP_FOLDER)
 
     def copy_records_to(self, place: RunFolder) -> None:
         """Copy the records to another folder, to which the LoRA was saved."""
-        for name in RECORDS:
+        for name in run_files.RECORDS:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place.path / name)
         shutil.rmtree(self.partial_folder, ignore_errors=True)
@@ -322,7 +298,7 @@ class RunFolder:
 def recover_interrupted(path: Path, folders: Folders) -> None:
     """Finish or undo what a killed program was doing to a LoRA's folder, unless a program works on it now."""
     journal = None if path.is_symlink() or not dist_env.is_main_process() else read_journal(path)
-    if journal is not None and (journal.action != "run" or read_log(path).get("ended")):
+    if journal is not None and (journal.action != "run" or run_files.read_log(path).get("ended")):
         with suppress(BusyError, OSError), hold_run_lock(path.name, folders):
             RunFolder(path, folders.logs).recover()
 
@@ -348,13 +324,12 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
             path, folders.logs, start, resumes=True, replaces=start is None and bool(_files_to_replace(path))
         )
     in_progress = is_in_progress(path.name, folders)
-    if if_exists == "new_name" and in_progress:
-        path = home / loras.free_name(home, path.name)
     # Files that were never completed are no result to ask about.
-    if not path.exists() or all(item.name.endswith(PART_SUFFIX) for item in path.iterdir()):
-        return RunFolder(path, folders.logs)
-    if if_exists == "new_name":
+    is_free = not path.exists() or all(item.name.endswith(files.PART_SUFFIX) for item in path.iterdir())
+    if if_exists == "new_name" and (in_progress or not is_free):
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
+    if is_free:
+        return RunFolder(path, folders.logs)
     if if_exists == "replace":
         return RunFolder(path, folders.logs, replaces=bool(_files_to_replace(path)))
     if in_progress:
@@ -384,7 +359,7 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
         return matches[0]
     names = ", ".join(c.folder.name for c in checkpoints) or "none"
     is_slim = name in [folder.name for folder in loras.checkpoints_with_weights(path)]
-    exists = name in [entry.name for entry in usable_entries(path)]
+    exists = name in [entry.name for entry in files.usable_entries(path)]
     reason = "is not a checkpoint" if exists else "does not exist"
     reason = "contains only the LoRA, so a run can't resume from it" if is_slim else reason
     raise SavingError(f"The checkpoint {resume!r} of {path.name!r} {reason}. Available: {names}.")
@@ -392,14 +367,14 @@ def _find_start(path: Path, resume: str) -> Checkpoint | None:
 
 def _backup_of(path: Path, journal: Journal) -> Path | None:
     """Return the backup that a journal names; a name that leads elsewhere is that of none."""
-    return next((folder for folder in replaced_folders(path) if folder.name == journal.backup), None)
+    return next((folder for folder in run_files.replaced_folders(path) if folder.name == journal.backup), None)
 
 
 def _files_to_replace(path: Path) -> list[Path]:
     """Return everything in a folder but the backups, which always stay there, and what this run has written."""
-    own = (PART_SUFFIX, JOURNAL)
+    own = (files.PART_SUFFIX, run_files.JOURNAL)
     items = path.iterdir() if path.is_dir() else ()
-    return [p for p in items if not p.name.startswith(REPLACED_PREFIX) and p.name not in own]
+    return [p for p in items if not p.name.startswith(run_files.REPLACED_PREFIX) and p.name not in own]
 
 
 def _checkpoints_after(path: Path, step: int) -> list[Path]:

@@ -58,7 +58,9 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
     """Move a LoRA or a part of one ('story/checkpoint-40') to the trash. `loaded` are the LoRAs on the model."""
     folder = inventory.find_folder(name, folders)
     name = folder.relative_to(folders.loras).as_posix()
-    refuse_in_use(name, folders, loaded)
+    refuse_in_progress(name.partition("/")[0], folders)
+    if in_use := [path for path in loaded if path == name or path.startswith(f"{name}/")]:
+        raise BusyError(f"{in_use[0]!r} is attached to the model. Detach it first.")
     trash = safe_paths.child(folders.loras, TRASH_FOLDER, "Trash")
     time = datetime.datetime.now().strftime(TIME_FORMAT)
     time = free_name(trash, time) if (trash / time).exists() else time
@@ -67,14 +69,6 @@ def move_to_trash(name: str, folders: Folders, *, loaded: Collection[str] = ()) 
         target.parent.mkdir(parents=True, exist_ok=True)
         move_atomically(folder, target)
     return TrashItem(name, time, target)
-
-
-def refuse_in_use(name: str, folders: Folders, loaded: Collection[str] = ()) -> None:
-    """Raise BusyError if a LoRA is being trained or is on the model."""
-    lora = name.partition("/")[0]
-    refuse_in_progress(lora, folders)
-    if in_use := [path for path in loaded if path == name or path.startswith(f"{name}/")]:
-        raise BusyError(f"{in_use[0]!r} is attached to the model. Detach it first.")
 
 
 def restore_item(item: TrashItem, folders: Folders) -> Path:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from . import charts, graph_file
-from .charts import Mark, draw_curve, draw_recall_strip, steps_per_epoch
+from .charts import Mark, draw_curve, steps_per_epoch
 from .graph_file import (
-    RunGraph,
+    GraphItem,
     Workload,
     best_evaluation,
     estimate_time,
+    graph_entries,
     graph_entry,
-    measured_speeds,
     read_evaluations,
     read_steps,
 )
@@ -18,20 +18,19 @@ from .report import ReportData, peak_name, render_report, run_speed, write_missi
 from .verdict import judge_live, judge_run, read_verdict
 
 __all__ = [
+    "GraphItem",
     "Mark",
     "ReportData",
-    "RunGraph",
     "Workload",
     "best_evaluation",
     "charts",
     "draw_curve",
-    "draw_recall_strip",
     "estimate_time",
+    "graph_entries",
     "graph_entry",
     "graph_file",
     "judge_live",
     "judge_run",
-    "measured_speeds",
     "peak_name",
     "read_evaluations",
     "read_steps",

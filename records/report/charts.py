@@ -136,11 +136,11 @@ def phase_marks(steps: Sequence[Step]) -> list[Mark]:
     return marks
 
 
-def thin_steps(steps: Sequence[Step], most: int = MAX_POINTS) -> list[Step]:
+def thin_steps(steps: Sequence[Step]) -> list[Step]:
     """Drop steps without a visible difference: keep the ends, and the lowest and highest loss of each interval."""
-    if len(steps) <= most:
+    if len(steps) <= MAX_POINTS:
         return list(steps)
-    interval = math.ceil(len(steps) / (most / 2))
+    interval = math.ceil(len(steps) / (MAX_POINTS / 2))
     kept = {step.step: step for step in (steps[0], steps[-1])}
     for start in range(0, len(steps), interval):
         for pick in (min, max):

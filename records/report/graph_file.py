@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core.files import usable_entries
 from ...core.host import ModelCard
@@ -14,7 +14,8 @@ from ...core.jobs import EvaluationDone, Event, RecallMeasured, SampleGenerated,
 from ...train_utils import FORWARD_SHARE, duration
 from ..folder import read_graph, read_log, run_files
 
-GraphEntry = Mapping[str, Any]
+GraphEntry: TypeAlias = Mapping[str, Any]
+GraphItem: TypeAlias = GraphEntry | Step | EvaluationDone
 # Under which key a value of a step stands in its entry, in the order of the file.
 STEP_KEYS = {
     "step": "current_steps",
@@ -55,25 +56,11 @@ TEST = "use 'Test one step' under Memory and speed."
 UNKNOWN = f"Time: there is no earlier run with this model to estimate from. To estimate the time now, {TEST}"
 
 
-class RunGraph(Sequence[GraphEntry]):
-    """The graph of a run in progress. Steps are kept as events, which the event log has anyway."""
-
-    def __init__(self, earlier: Iterable[GraphEntry] = ()) -> None:
-        """`earlier` are the entries of a resumed run."""
-        self._items: list[GraphEntry | Step | EvaluationDone] = [*earlier]
-
-    def append(self, event: Step | EvaluationDone) -> None:
-        self._items.append(event)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        # Made when it is asked for: as dicts, the entries of a long run would take much more memory.
-        item = self._items[index]
-        return graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item
+def graph_entries(graph: Iterable[GraphItem]) -> Iterator[GraphEntry]:
+    """The entries of a run in progress; those of a resumed run are entries already."""
+    # Made when they are asked for: as dicts, the steps of a long run would take much more memory than as events,
+    # which the event log has anyway.
+    return (graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item for item in graph)
 
 
 def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:
@@ -117,17 +104,9 @@ def _read_values(entry: GraphEntry, keys: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def best_evaluation(
-    evaluations: Sequence[EvaluationDone], by: Literal["loss", "accuracy"] = "loss"
-) -> EvaluationDone | None:
-    """Return the evaluation with the lowest loss, or with the highest accuracy and then the lowest loss.
-
-    The first of equal ones; None if no loss is finite.
-    """
-    finite = [e for e in evaluations if math.isfinite(e.loss)]
-    if by == "accuracy":
-        return max(finite, key=lambda e: (e.accuracy, -e.loss), default=None)
-    return min(finite, key=lambda e: e.loss, default=None)
+def best_evaluation(evaluations: Sequence[EvaluationDone]) -> EvaluationDone | None:
+    """Return the evaluation with the lowest loss, the first of equal ones; None if no loss is finite."""
+    return min((e for e in evaluations if math.isfinite(e.loss)), key=lambda e: e.loss, default=None)
 
 
 class Workload(NamedTuple):

@@ -4,51 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core import jobs
 from ...core.files import write_text
 from ...core.host import Folders
 from ...core.html import html
-from ...core.jobs import (
-    Advice,
-    CheckpointSaved,
-    EvaluationDone,
-    Event,
-    EvidenceMeasured,
-    JobEnded,
-    LiveSettingsChanged,
-    MachineUse,
-    Note,
-    PlanChanged,
-    RecallMeasured,
-    RunPlanned,
-    SampleGenerated,
-    Step,
-    event_text,
-    evidence_table,
-    evidence_verdict,
-    measure_phases,
-    part_table,
-    peak_memory_of,
-    phase_table,
-    recall_table,
-    settings_in_force,
-)
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
-from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_parameters, read_samples
+from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples, run_files
 from .charts import Mark, draw_curve, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
-    *(RunPlanned, Note, Advice, CheckpointSaved, EvaluationDone, RecallMeasured, EvidenceMeasured),
-    *(PlanChanged, LiveSettingsChanged, JobEnded),
+    *(jobs.RunPlanned, jobs.Note, jobs.Advice, jobs.CheckpointSaved, jobs.EvaluationDone, jobs.RecallMeasured),
+    *(jobs.EvidenceMeasured, jobs.PlanChanged, jobs.LiveSettingsChanged, jobs.JobEnded),
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
 EVALUATION_COLUMNS = (
@@ -61,21 +37,21 @@ PART_KINDS = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a check
 class ReportData:
     """The data of a report: the events of a run, and the records in its folder."""
 
-    events: Sequence[Event]
-    ended: JobEnded
+    events: Sequence[jobs.Event]
+    ended: jobs.JobEnded
     graph: Sequence[Mapping[str, Any]]
-    samples: Sequence[SampleGenerated] = ()
+    samples: Sequence[jobs.SampleGenerated] = ()
     log: Mapping[str, Any] = field(default_factory=dict)
     lora: LoraEntry | None = None
 
     @property
-    def plan(self) -> RunPlanned:
+    def plan(self) -> jobs.RunPlanned:
         """The last plan of the run."""
-        return next(event for event in reversed(self.events) if isinstance(event, RunPlanned))
+        return next(event for event in reversed(self.events) if isinstance(event, jobs.RunPlanned))
 
     @property
     def planned_steps(self) -> int:
-        step_counts = [event.steps for event in self.events if isinstance(event, PlanChanged)]
+        step_counts = [event.steps for event in self.events if isinstance(event, jobs.PlanChanged)]
         return step_counts[-1] if step_counts else self.plan.steps
 
 
@@ -86,7 +62,7 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
     if log.get("ended") is None or "data" not in log or (folder / REPORT).exists():  # unknown, or made elsewhere
         return
     entry, graph = inventory.read_entry(folder, folders), read_graph(folder)
-    plan = RunPlanned(
+    plan = jobs.RunPlanned(
         at=entry.when - sum(step.seconds for step in read_steps(graph)),
         name=folder.name,
         model=entry.model,
@@ -94,13 +70,13 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
         steps_per_epoch=0,
         first_step=0,
         rates=(),
-        settings=read_parameters(folder),
+        settings=run_files.read_parameters(folder),
     )
     outcome = log.get("ended") or "stopped"
     text = f"{folder.name!r} {outcome} at step {entry.step} of {entry.steps}."
     if reason := log.get("ended_because"):
         text = f"{text} Reason: {reason}."
-    ended = JobEnded(at=entry.when, outcome=outcome, text=text, folder=folder)
+    ended = jobs.JobEnded(at=entry.when, outcome=outcome, text=text, folder=folder)
     with suppress(OSError):
         report = render_report(ReportData([plan], ended, graph, read_samples(folder), log, entry))
         write_text(folder / REPORT, report)
@@ -109,16 +85,30 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
 def render_report(data: ReportData) -> str:
     """Render the report as HTML."""
     # A run of several segments may have several plans: it began with the first, and the last one holds.
-    began = next(event.at for event in data.events if isinstance(event, RunPlanned))
+    began = next(event.at for event in data.events if isinstance(event, jobs.RunPlanned))
     reasons = [line for line in data.ended.text.splitlines() if line.strip()]
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
-    recalls = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, RecallMeasured)]
+    recalls = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, jobs.RecallMeasured)]
     recall = recalls[-1] if recalls else None
     verdict = read_verdict(data.log)
     if not verdict and steps:  # the run broke off
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
         verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
-    tested = next((event for event in reversed(data.events) if isinstance(event, EvidenceMeasured)), None)
+    tested = next((event for event in reversed(data.events) if isinstance(event, jobs.EvidenceMeasured)), None)
+    # The settings that differ from their defaults, by label, in the order of the form.
+    defaults = {key: setting.default for key, setting in SETTINGS.items()}
+    own = {**defaults, **jobs.settings_in_force(data.events)}
+    setting_rows = []
+    for key in presets.differing_keys(defaults, own):
+        if key not in KEYS_SHOWN_ELSEWHERE:
+            texts = (presets.format_value(key, value) or "empty" for value in (own[key], defaults[key]))
+            setting_rows.append((SETTINGS[key].label, *texts))
+    evaluation_rows: list[tuple[str, ...]] = [EVALUATION_COLUMNS]
+    for e in evaluations:
+        gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
+        by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
+        figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}")
+        evaluation_rows.append((str(e.step), *figures, gain, by_source))
     disk_rows: list[tuple[str, str, str]] = []
     if data.lora:
         for part in data.lora.parts:
@@ -136,28 +126,29 @@ def render_report(data: ReportData) -> str:
         figures=_figures(data, steps, evaluations),
         **_curve(data, steps, evaluations),
         samples=_samples_by_prompt(data.samples),
-        printable=_printable,
+        # A sample may have unprintable characters.
+        printable=lambda text: "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text),
         event_rows=_event_rows(data),
-        phases=phase_table(measure_phases(steps, evaluations)),
-        evaluation_rows=known_columns([EVALUATION_COLUMNS, *map(_evaluation_row, evaluations)]),
-        recall_rows=recall_table(recalls),
-        part_rows=part_table(recall) if recall else (),
+        phases=jobs.event_words.phase_table(jobs.measure_phases(steps, evaluations)),
+        evaluation_rows=known_columns(evaluation_rows),
+        recall_rows=jobs.event_words.recall_table(recalls),
+        part_rows=jobs.event_words.part_table(recall) if recall else (),
         strip=draw_recall_strip(recall.strip) if recall else "",
-        evidence_rows=evidence_table(tested) if tested else (),
-        evidence_verdict=evidence_verdict(tested, recall) if tested else "",
+        evidence_rows=jobs.event_words.evidence_table(tested) if tested else (),
+        evidence_verdict=jobs.event_words.evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
-        setting_rows=tuple(_setting_rows(settings_in_force(data.events))),
+        setting_rows=setting_rows,
         disk_rows=disk_rows,
     )
 
 
 def _figures(
-    data: ReportData, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]
+    data: ReportData, steps: Sequence[jobs.Step], evaluations: Sequence[jobs.EvaluationDone]
 ) -> list[tuple[str, str]]:
     if not steps:
         return []
-    first, last, peak = steps[0], steps[-1], peak_memory_of(data.events)
-    cards = [event.cards for event in data.events if isinstance(event, MachineUse)]
+    first, last, peak = steps[0], steps[-1], jobs.peak_memory_of(data.events)
+    cards = [event.cards for event in data.events if isinstance(event, jobs.MachineUse)]
     kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
     pairs = [
         ("steps", f"{last.step} of {data.planned_steps}"),
@@ -177,18 +168,22 @@ def peak_name(cards: int) -> str:
     return "peak GPU memory" if cards else "peak memory of the program"
 
 
-def run_speed(steps: Sequence[Step]) -> list[tuple[str, str]]:
+def run_speed(steps: Sequence[jobs.Step]) -> list[tuple[str, str]]:
     """The mean speed of these steps."""
     seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
     speed = f"{tokens / seconds:,.0f}" if seconds else "-"
     return [("time per step", duration(seconds / max(1, len(steps)))), ("tokens per second", speed)]
 
 
-def _curve(data: ReportData, steps: Sequence[Step], evaluations: Sequence[EvaluationDone]) -> dict[str, Any]:
+def _curve(
+    data: ReportData, steps: Sequence[jobs.Step], evaluations: Sequence[jobs.EvaluationDone]
+) -> dict[str, Any]:
     """Draw the curve as in the interface, with the steps from before the run was resumed, and its legend."""
     if not steps:
         return {"curve": "", "legend": ()}
-    rates = next((e.rates for e in reversed(data.events) if isinstance(e, (RunPlanned, PlanChanged))), ())
+    rates = next(
+        (e.rates for e in reversed(data.events) if isinstance(e, (jobs.RunPlanned, jobs.PlanChanged))), ()
+    )
     parts = data.lora.parts if data.lora else ()
     marks = [Mark(part.step, part.name) for part in parts if part.step and part.kind != "backup"]
     legend = [
@@ -203,19 +198,14 @@ def _curve(data: ReportData, steps: Sequence[Step], evaluations: Sequence[Evalua
 
 
 def _samples_by_prompt(
-    samples: Sequence[SampleGenerated],
-) -> list[tuple[str, list[SampleGenerated], SampleGenerated]]:
+    samples: Sequence[jobs.SampleGenerated],
+) -> list[tuple[str, list[jobs.SampleGenerated], jobs.SampleGenerated]]:
     """Each prompt with its earlier samples, the latest first, and its last one."""
-    by_prompt: dict[str, list[SampleGenerated]] = {}
+    by_prompt: dict[str, list[jobs.SampleGenerated]] = {}
     for sample in sorted(samples, key=lambda sample: sample.step):
         by_prompt.setdefault(sample.prompt, []).append(sample)
     in_order = dict.fromkeys(sample.prompt for sample in samples)
     return [(p, [s for s in by_prompt[p][-2::-1] if s.step], by_prompt[p][-1]) for p in in_order]
-
-
-def _printable(text: str) -> str:
-    """Replace unprintable characters, as they may occur in a sample, with U+FFFD."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
 def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
@@ -225,19 +215,13 @@ def _event_rows(data: ReportData) -> list[tuple[str, tuple[str, str, str]]]:
     clock = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M"
     step, rows = 0, []
     for event in [*data.events, data.ended]:
-        if isinstance(event, Step):
+        if isinstance(event, jobs.Step):
             step = event.step
-        elif isinstance(event, LISTED_EVENTS) and (line := event_text(event)):
-            text = line.partition("\n")[0] if isinstance(event, JobEnded) else line
-            css_class = "advice" if isinstance(event, (Advice, JobEnded)) else ""
+        elif isinstance(event, LISTED_EVENTS) and (line := jobs.event_text(event)):
+            text = line.partition("\n")[0] if isinstance(event, jobs.JobEnded) else line
+            css_class = "advice" if isinstance(event, (jobs.Advice, jobs.JobEnded)) else ""
             rows.append((css_class, (time.strftime(clock, time.localtime(event.at)), str(step or ""), text)))
     return rows
-
-
-def _evaluation_row(e: EvaluationDone) -> tuple[str, ...]:
-    gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
-    by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-    return (str(e.step), _loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}", gain, by_source)
 
 
 def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
@@ -259,16 +243,6 @@ def _run_rows(data: ReportData) -> list[tuple[str, ...]]:
         ("Versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else ""),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
-
-
-def _setting_rows(values: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    """The settings that differ from their defaults, by label, in the order of the form."""
-    defaults = {key: setting.default for key, setting in SETTINGS.items()}
-    own = {**defaults, **values}
-    for key in presets.differing_keys(defaults, own):
-        if key not in KEYS_SHOWN_ELSEWHERE:
-            texts = (presets.format_value(key, value) or "empty" for value in (own[key], defaults[key]))
-            yield (SETTINGS[key].label, *texts)
 
 
 def _loss_text(loss: float) -> str:

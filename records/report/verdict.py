@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import fmean, quantiles
 from typing import Any, Literal
 
-from ...core.jobs import FORGOT_LITTLE, FORGOT_MUCH, EvaluationDone, RecallMeasured, Step
+from ...core.jobs import EvaluationDone, RecallMeasured, Step, event_words
 from ...train_utils import format_count
 from .graph_file import best_evaluation, read_evaluations, read_steps
 
@@ -48,8 +48,8 @@ LEARN_MORE = "More epochs or a higher learning rate may help."
 # By how much the loss on general text has risen at most.
 FORGETTING = (
     (0.0, "there is no sign that the model forgot anything."),
-    (FORGOT_LITTLE, "the model probably forgot almost nothing."),
-    (FORGOT_MUCH, "the model forgot a little."),
+    (event_words.FORGOT_LITTLE, "the model probably forgot almost nothing."),
+    (event_words.FORGOT_MUCH, "the model forgot a little."),
 )
 FORGOT_A_LOT = (
     "with the LoRA, the model forgot a lot. With fewer epochs or a lower learning rate, it forgets less."
@@ -107,7 +107,15 @@ def judge_run(
         elif validation_key or evaluates:
             missing = "The run ended before the validation split was evaluated"
         verdict = _judge_training_losses(steps, missing)
-    return replace(verdict, text=verdict.text + _describe_swings(steps) + _describe_forgetting(recalls))
+    text = verdict.text + _describe_swings(steps)
+    # What the model forgot, by the loss of general text before the run and after it.
+    general = [event.general_loss for event in recalls if event.general_loss is not None]
+    if len(general) >= 2:
+        rise = general[-1] - general[0]
+        what = next((words for most, words in FORGETTING if rise <= most), FORGOT_A_LOT)
+        went = f"went from {general[0]:.4f} to {general[-1]:.4f}, so {what}"
+        text += f" The loss on general text, which has nothing to do with your data, {went}"
+    return replace(verdict, text=text)
 
 
 class Trend(Enum):
@@ -293,17 +301,6 @@ def _describe_recall(recalls: Sequence[RecallMeasured]) -> str:
         f" On average, the model reproduces {last} of a training passage word for word ({first} before)"
         f"{unseen}.{same}"
     )
-
-
-def _describe_forgetting(recalls: Sequence[RecallMeasured]) -> str:
-    """Say what the model forgot, by the loss of general text before the run and after it."""
-    losses = [event.general_loss for event in recalls if event.general_loss is not None]
-    if len(losses) < 2:
-        return ""
-    rise = losses[-1] - losses[0]
-    what = next((words for most, words in FORGETTING if rise <= most), FORGOT_A_LOT)
-    went = f"went from {losses[0]:.4f} to {losses[-1]:.4f}, so {what}"
-    return f" The loss on general text, which has nothing to do with your data, {went}"
 
 
 def _describe_swings(steps: Sequence[Step]) -> str:
