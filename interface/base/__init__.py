@@ -21,13 +21,9 @@ from .handlers import (
     add_handler,
     confirm_click,
     load_script,
-    on_load,
     page_load,
-    private_options,
     refresh_choices,
-    stream_options,
 )
-from .markup import table_row
 from .page_context import (
     PageContext,
     StopButton,
@@ -64,11 +60,9 @@ __all__ = [
     "load_script",
     "markup",
     "model_line",
-    "on_load",
     "outdated_notice",
     "outdated_style",
     "page_load",
-    "private_options",
     "refresh_choices",
     "reset_button",
     "resume_run",
@@ -76,7 +70,5 @@ __all__ = [
     "setting_link",
     "shown_value",
     "stop_job",
-    "stream_options",
-    "table_row",
     "unanswered_choices",
 ]

@@ -24,7 +24,10 @@ from ...records.report import draw_recall_strip
 from ...train_utils import time_of_day
 from .form import link_settings
 
-TABLE = '<div class="tp-wide"><table class="tp-table">{{ rows|join }}</table></div>'
+TABLE = (
+    '<div class="tp-wide"><table class="tp-table"><tr>{% for text in header %}<th>{{ text }}</th>{% endfor %}</tr>'
+    "{% for row in rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>{% endfor %}</table></div>"
+)
 FIGURES = (
     '<div class="tp-figures">{% for name, value in pairs %}<div><b>{{ value }}</b><span>{{ name }}</span></div>'
     "{% endfor %}</div>"
@@ -77,7 +80,7 @@ def html_list(rows: Iterable[str], *, quiet: bool = False) -> Markup:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     """A table with a header row; a wide one scrolls inside its own box."""
-    return html(TABLE, rows=[table_row("th", header), *(table_row("td", row) for row in rows)])
+    return html(TABLE, header=header, rows=rows)
 
 
 def phases(measured: Sequence[events.PhaseFigures]) -> Markup:
@@ -118,12 +121,6 @@ def curve(picture: str, colors: Mapping[str, str]) -> Markup:
     switch = Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup()
     key = Markup('<p class="tp-quiet tp-key">{}</p>').format(legend(colors.items()))
     return Markup(picture) + switch + key if picture else Markup()
-
-
-def table_row(tag: str, texts: Iterable[str]) -> Markup:
-    """A row of a table; `tag` is th or td."""
-    template = "<tr>{% for text in texts %}<{{ tag }}>{{ text }}</{{ tag }}>{% endfor %}</tr>"
-    return html(template, tag=tag, texts=texts)
 
 
 def details(title: str, text: str) -> Markup:

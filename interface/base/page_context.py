@@ -16,7 +16,7 @@ from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Event, Job, JobEnded, JobKind, Request, Session, Stage
+from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
 from ...core.version import VERSION
 from ...records.folder import PARAMETERS, loras, read_journal
 from ...settings import files
@@ -132,8 +132,9 @@ class StopButton:
             yield said
             if job is not None and said:
                 # A page that was reloaded while the job ran has no stream of its own that would show its end.
-                said = [said async for said, _ in follow_job(session, lambda: job, said)][-1]
-                yield said
+                while job.end is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                yield markup.job_status(job.end)
 
         add_handler(self._button.click, stop, None, status, what="Stop")
 
@@ -216,13 +217,14 @@ class PageContext:
 
 
 async def follow_job(
-    session: Session, start: Callable[[], Job], status: str = ""
+    context: PageContext, kind: JobKind, title: str, work: JobFn, status: str = ""
 ) -> AsyncIterator[tuple[str, list[Event]]]:
-    """Start a job, and yield its status with its new events; if it cannot start, why, without events."""
+    """Start a job on the model, and yield its status with its new events; if it can't start, why, without any."""
     try:
-        job = start()
+        context.check_writable()
+        job = context.session.start(kind, title, context.host, work)
     except TrainingProError as error:
-        async for refusal in follow_refusal(session, error):
+        async for refusal in follow_refusal(context.session, error):
             yield refusal, []
         return
     yield status, []

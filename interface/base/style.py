@@ -132,8 +132,8 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-card li:has(> details) {list-style: none;}
 .tp-chart {width: 100%; max-width: 806px; height: auto; display: block; margin: 0 auto 8px auto;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
-.tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
-.tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
+#tp-samples :is(td, th) {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
+#tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
 .tp-rows :is(td, th) {white-space: nowrap;}
 .tp-rows :is(td, th):is(:nth-child(3), :nth-child(4)) {min-width: 11em; white-space: normal;}
 #tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}

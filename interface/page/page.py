@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gradio as gr
@@ -27,7 +27,6 @@ from ..base import (
     follow_changes,
     follow_job,
     markup,
-    on_load,
     page_load,
     stop_job,
 )
@@ -119,14 +118,15 @@ def build_page(
 
     # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
     page.preprocess_data = checked_inputs
+    context = PageContext(host, engine, session)
     with page:
-        models = draw_model_picker(host, session, loadings)
-        DownloadPanel(PageContext(host, engine, session, models), host.download_job).draw()
+        models = draw_model_picker(host, context, loadings)
+        DownloadPanel(replace(context, models=models), host.download_job).draw()
         draw_tab(host, engine, session, models)
     return page, {} if style else {"css": CSS}
 
 
-def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> gr.Dropdown:
+def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Mapping[str, str]) -> gr.Dropdown:
     """Draw the menus for the model and its precision, and the memory that it needs; returns the menu of models."""
     precisions = [(label, value) for value, label in loadings.items()]
     with gr.Row():
@@ -154,9 +154,8 @@ def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping
             host.load(host.validate_name(name), loading)
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
-        start = partial(session.start, "model", f"Loading {name}", host, work)
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
-        async for said, _ in follow_job(session, start, loading_note):
+        async for said, _ in follow_job(context, "model", f"Loading {name}", work, loading_note):
             yield said
 
     menus = [models_menu, loading_menu]
@@ -164,7 +163,7 @@ def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping
     add_handler(refresh_button.click, show, menus, [*menus, needs], what="Refresh")
     changes, what = [menu.change for menu in menus], "Reading the model"
     add_handler(changes, lambda name, loading: describe_size(host, name or "", loading), menus, needs, what=what)
-    on_load(lambda: show(*host.selected_model), [*menus, needs], what=what)
+    add_handler(page_load(), lambda: show(*host.selected_model), None, [*menus, needs], what=what)
     return models_menu
 
 
@@ -253,7 +252,7 @@ class DownloadPanel:
         add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
         # The last requested name; if there is none, what the user has typed stays.
         asked = lambda: gr.update(**({"value": self._last_request} if self._last_request else {}))  # noqa: E731
-        on_load(asked, [name], what="Filling in the model's name")
+        add_handler(page_load(), asked, None, name, what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
         for event in (page_load(), follow_button.click):
             add_handler(event, self._follow, None, outputs, what="Showing the download")

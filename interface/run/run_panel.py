@@ -26,8 +26,8 @@ from ..base import (
     load_script,
     markup,
     model_line,
-    on_load,
     outdated_notice,
+    page_load,
     resume_run,
     unanswered_choices,
 )
@@ -111,7 +111,7 @@ class RunPanel:
         outputs = [line, self._panel, self._charts, self._samples, self._beat, self._version]
         what, clears = "Showing the run", {self._charts: "", self._samples: ""}
         options = {"what": what, "says": self._panel, "clears": clears}
-        on_load(self._follow, outputs, js=load_script("come_back"), **options)
+        add_handler(page_load(), self._follow, None, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
         own = [self._charts_part, *end_buttons, self._start_button, self.ended, self.model, self.working]
         controls = [*own, *self.buttons.components, *self._queue.components]

@@ -33,7 +33,7 @@ from ...core.jobs import (
 from ...records.report import Mark, best_evaluation, judge_live, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size
-from ..base import apply_button, markup, table_row
+from ..base import apply_button, markup
 from .charts import loss_curve, run_charts
 
 MAX_ADVICE, MAX_NOTES = 6, 100
@@ -279,15 +279,12 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool) -> str:
     without_lora = {(without, s.prompt): s.without for s in samples if s.without}
     answers = without_lora | {(f"step {s.step}", s.prompt): s.text or no_text for s in samples}
     labels = [*([without] if without_lora else []), *(f"step {step}" for step in shown)]
-    rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
-    table = "".join([table_row("th", ["prompt", *prompts]), *rows])
+    rows = ([label, *(answers.get((label, prompt), "") for prompt in prompts)] for label in labels)
     missing = (
         "There are no samples with the LoRA, because the run ended before the first one was due. To get replies "
         "with the LoRA, open the Try it tab."
         if ended
         else "The samples with the LoRA are not ready yet."
     )
-    title = markup.paragraph(
-        f"Samples: what the model wrote for each prompt. {'' if shown else missing}", quiet=True
-    )
-    return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
+    title = f"Samples: what the model wrote for each prompt. {'' if shown else missing}"
+    return markup.paragraph(title, quiet=True) + markup.table(("prompt", *prompts), rows)

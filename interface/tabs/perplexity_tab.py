@@ -15,7 +15,7 @@ from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
 from ...core.host import Folders
-from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured, Segment
+from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Segment
 from ...data import dataset_index
 from ...data.readers import row_files
 from ...records.folder import loras
@@ -132,16 +132,7 @@ class PerplexityTab:
         return self._context.read_disk(has_row_file, False)
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
-        status, events = "", list[Event]()
-        async for status, new_events in follow_job(self._context.session, partial(self._start_job, inputs)):
-            events += new_events
-            yield status, results_html(events), gr.update()
-        if events:
-            yield status, results_html(events), self._earlier_table()
-
-    def _start_job(self, inputs: Mapping[Any, Any]) -> Job:
-        context = self._context
-        context.check_writable()
+        context, status, events = self._context, "", list[Event]()
         # Data are looked up by name, so the page gives no access to other files.
         name = str(inputs[self._data] or "").strip()
         data = str(dataset_index.find_datasets([name], context.host.folders)[0].path) if name else ""
@@ -154,8 +145,12 @@ class PerplexityTab:
             comment=str(inputs[self._comment] or ""),
         )
         settings = row_settings(self._form.values(inputs))
-        work = partial(context.engine.perplexity, request, settings, context.host)
-        return context.session.start("perplexity", f"Perplexity of {Path(data).name}", context.host, work)
+        work, title = partial(context.engine.perplexity, request, settings, context.host), Path(data).name
+        async for status, new_events in follow_job(context, "perplexity", f"Perplexity of {title}", work):
+            events += new_events
+            yield status, results_html(events), gr.update()
+        if events:
+            yield status, results_html(events), self._earlier_table()
 
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
-from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
+from ...core.jobs import Answer, Event
 from ...records.folder import DATA_SAMPLE, loras, read_log, read_training_prompt, trained_steps
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
@@ -160,10 +160,8 @@ class TryTab:
             heading = f"LoRA: {question.lora}{trained}, used at {question.strength:.0%} strength. {heading}"
         yield {self._lora_status: ""}
         texts = {"without": "", "with": ""}
-        start = partial(
-            self._start, "answer", "Generating text", partial(context.engine.answer, question, context.host)
-        )
-        async for status, events in follow_job(context.session, start):
+        work = partial(context.engine.answer, question, context.host)
+        async for status, events in follow_job(context, "answer", "Generating text", work):
             if not events:
                 yield {self._status: status}
                 continue
@@ -177,19 +175,13 @@ class TryTab:
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        start = partial(self._start, "model", f"Attaching {name}", work)
-        async for status, _ in follow_job(self._context.session, start):
+        async for status, _ in follow_job(self._context, "model", f"Attaching {name}", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        start = partial(self._start, "model", "Detaching the LoRA", work)
-        async for status, _ in follow_job(self._context.session, start):
+        async for status, _ in follow_job(self._context, "model", "Detaching the LoRA", work):
             yield status
-
-    def _start(self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]) -> Job:
-        self._context.check_writable()
-        return self._context.session.start(kind, title, self._context.host, work)
 
 
 def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Job, ProbeDone, probe_extra_times
+from ...core.jobs import ProbeDone, probe_extra_times
 from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -262,14 +262,9 @@ class ProbePanel:
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         context, values, probed = self._context, self._form.values(inputs), None
-
-        def start() -> Job:
-            settings = training_settings({**values, "name": values.get("name") or "one-step"})
-            context.check_writable()
-            work = partial(context.engine.probe, settings, context.host)
-            return context.session.start("probe", "Testing one step", context.host, work)
-
-        async for message, events in follow_job(context.session, start):
+        settings = training_settings({**values, "name": values.get("name") or "one-step"})
+        work = partial(context.engine.probe, settings, context.host)
+        async for message, events in follow_job(context, "probe", "Testing one step", work):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
         if probed is not None:

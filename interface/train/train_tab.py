@@ -28,8 +28,8 @@ from ..base import (
     load_script,
     markup,
     model_line,
-    on_load,
     outdated_style,
+    page_load,
     refresh_choices,
     resume_run,
     setting_layout,
@@ -76,7 +76,8 @@ class ResumePanel:
             outputs,
         )
         clears = {self._card: gr.update(visible=True)}  # the message of an error stands in it
-        on_load(self._list_runs, panel, what="Looking for interrupted runs", clears=clears)
+        what = "Looking for interrupted runs"
+        add_handler(page_load(), self._list_runs, None, panel, what=what, clears=clears)
 
     def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
         if self._context.read_only_reason():
@@ -197,7 +198,7 @@ class TrainTab:
         fields, name, data = list(parts.values()), parts["name"], parts["data"]
         wishes = {*form, self._wish_box}
         add_handler(self._wish_box.change, self._on_wish, wishes, fields, what="Filling in the form")
-        on_load(None, [], js=load_script("clicks"))
+        add_handler(page_load(), None, None, [], what="", js=load_script("clicks"))
         # In the browser, remove a message of success once the user changes the form or takes another action.
         messages = [self._add_message, self._presets.message, self._resume_panel.message]
         events = [field.input for field in fields]
@@ -228,7 +229,7 @@ class TrainTab:
         )
         refreshed = refresh_choices(refreshed.then, parts["eval_data"], choices, keep=self._existing_entries)
         fields = [*parts.values(), self._presets.menu]
-        restored = on_load(self._restore_form, fields, what="Restoring the form")
+        restored = add_handler(page_load(), self._restore_form, None, fields, what="Restoring the form")
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
         consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._made_from.values()},

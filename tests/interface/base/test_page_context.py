@@ -60,12 +60,9 @@ def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
             job.log.append(event)
         return end
 
-    def start():
-        return context.session.start("answer", "a test", context.host, work)
-
     async def followed():
         received = []
-        async for _, new in base.follow_job(context.session, start, "Begun"):
+        async for _, new in base.follow_job(context, "answer", "a test", work, "Begun"):
             received += new
             go_on.set()
         return received
@@ -81,13 +78,9 @@ def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_pa
         async with aclosing(stream):
             return [await anext(stream) for _ in range(count)]
 
-    def start():
-        return session.start(
-            "merge", "Merging", FakeHost(), lambda _: release.wait() and JobEnded(outcome="finished")
-        )
-
     try:
-        updates = asyncio.run(first(4, base.follow_job(session, start, "Merging")))
+        work = lambda _: release.wait() and JobEnded(outcome="finished")  # noqa: E731
+        updates = asyncio.run(first(4, base.follow_job(context, "merge", "Merging", work, "Merging")))
         assert [events for _, events in updates[2:]] == [[]] * 2
         assert asyncio.run(first(3, base.follow_changes(lambda: "as before"))) == [None] * 3
         refusals = asyncio.run(first(3, base.follow_refusal(session, BusyError("Busy."))))
