@@ -19,13 +19,12 @@ from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
 from ...core.version import VERSION
 from ...records.folder import PARAMETERS, loras, read_journal
-from ...settings import files
+from ...settings import files, presets
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
 from ...train_utils import size
 from . import markup
-from .form import ResultInputs, apply_button
 from .handlers import add_handler
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def describe_existing_name(
             "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
         }
         buttons = Markup("").join(
-            apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+            markup.apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
             for choice, label in labels.items()
             if label
         )
@@ -153,6 +152,18 @@ POLL_SECONDS = 0.2
 KEEPALIVE_SECONDS = 10
 T = TypeVar("T")
 Default = TypeVar("Default")
+
+
+@dataclass(frozen=True)
+class ResultInputs:
+    """The form and the model that a result was made from."""
+
+    values: Mapping[str, Any]
+    model: str
+
+    def differs(self, other: ResultInputs) -> bool:
+        """Whether a new result could differ from this one."""
+        return self.model != other.model or bool(presets.differing_keys(self.values, other.values))
 
 
 @dataclass(frozen=True)

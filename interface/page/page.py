@@ -18,18 +18,7 @@ from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import (
-    CSS,
-    RELOAD,
-    PageContext,
-    add_handler,
-    fill_button,
-    follow_changes,
-    follow_job,
-    markup,
-    page_load,
-    stop_job,
-)
+from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, follow_job, markup, page_load, stop_job
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
@@ -235,7 +224,9 @@ class DownloadPanel:
                 style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
                 self._get_button = gr.Button("Get", elem_id="tp-get", **style)
                 self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
-            suggested = Markup(" ").join(fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS)
+            suggested = Markup(" ").join(
+                markup.fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS
+            )
             gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
             refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")

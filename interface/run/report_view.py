@@ -16,17 +16,7 @@ from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural, size
-from ..base import (
-    Form,
-    PageContext,
-    ResultInputs,
-    add_handler,
-    apply_button,
-    link_settings,
-    markup,
-    outdated_notice,
-    setting_link,
-)
+from ..base import Form, PageContext, ResultInputs, add_handler, markup
 from .charts import slice_maps
 
 if TYPE_CHECKING:
@@ -135,10 +125,10 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         examples = markup.fold(title, markup.join(explained))
     return markup.card(
         f"Check: {report.verdict}{count}",
-        outdated_notice("check"),
-        markup.html_list(map(link_settings, report.problems)),
+        markup.outdated_notice("check"),
+        markup.html_list(map(markup.link_settings, report.problems)),
         choices,
-        markup.html_list(map(link_settings, report.advice)),
+        markup.html_list(map(markup.link_settings, report.advice)),
         _suggestions(report),
         notes_heading,
         notes,
@@ -159,7 +149,7 @@ def _suggestions(report: DatasetReport) -> str:
     changes, fitting = [], []
     values: dict[str, Any] = {}
     for suggestion in report.suggestions:
-        link = setting_link(suggestion.key, SETTINGS[suggestion.key].label)
+        link = markup.setting_link(suggestion.key, SETTINGS[suggestion.key].label)
         reason = f"{link}: {escape(suggestion.why)}"
         if suggestion.keep:
             fitting.append(f"{reason} Keep <strong>{escape(suggestion.words)}</strong>.")
@@ -170,12 +160,12 @@ def _suggestions(report: DatasetReport) -> str:
         breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
         if breaks > 1:
             text += f" ({format_count(breaks - 1, 'empty line')})"
-        changes.append(f"{reason} {apply_button(text, suggestion.values)}")
+        changes.append(f"{reason} {markup.apply_button(text, suggestion.values)}")
         values |= suggestion.values
     parts = [markup.html_list(changes)]
     if len(changes) > 1:
         every = "both" if len(changes) == 2 else f"all {len(changes)}"
-        parts.append(Markup("<p>{}</p>").format(apply_button(f"use {every} suggestions", values)))
+        parts.append(Markup("<p>{}</p>").format(markup.apply_button(f"use {every} suggestions", values)))
     if fitting:
         other, settings = "other " if changes else "", plural(len(fitting), "setting")
         fine = plural(len(fitting), "is fine as it is", "are fine as they are")
@@ -243,7 +233,7 @@ def example_card(shown: ExamplePreview, of: int) -> str:
     """One example as a card; `of` is the number of all examples."""
     explained = markup.paragraph(f"This is what the model will see. {EXPLANATION}", quiet=True)
     title = f"Example {shown.number:,} of {of:,}"
-    return markup.card(title, outdated_notice("example"), example_html(shown), explained)
+    return markup.card(title, markup.outdated_notice("example"), example_html(shown), explained)
 
 
 def example_html(shown: ExamplePreview) -> str:

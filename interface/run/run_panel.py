@@ -26,7 +26,6 @@ from ..base import (
     load_script,
     markup,
     model_line,
-    outdated_notice,
     page_load,
     resume_run,
     unanswered_choices,
@@ -148,7 +147,7 @@ class RunPanel:
             except SettingsError as error:
                 hint = markup.paragraph("After your choice, press Start again.", quiet=True)
                 choices = unanswered_choices(context, settings)
-                yield {self._response: markup.problem(str(error), outdated_notice("check"), choices, hint)}
+                yield {self._response: markup.problem(str(error), markup.outdated_notice("check"), choices, hint)}
                 return
             settings = with_final_name(settings, context.host.folders)
             work = partial(context.engine.train, settings, context.host)
@@ -156,7 +155,7 @@ class RunPanel:
             # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
             yield {self._response: ""}
         except TrainingProError as error:
-            async for message in follow_refusal(context.session, error, outdated_notice("check")):
+            async for message in follow_refusal(context.session, error, markup.outdated_notice("check")):
                 yield {self._response: message}
 
     def _without_failed_run(self) -> dict[Any, Any]:

@@ -23,7 +23,7 @@ from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated_notice, shown_value
+from ..base import Form, PageContext, add_handler, follow_job, markup, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
@@ -297,9 +297,9 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
         advice = markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
     else:
         answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
-        advice = Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+        advice = Markup("<p>{} {}</p>").format(answer, markup.apply_button("; ".join(changes), probed.fitting))
     mood = markup.usage_mood(probed.peak, probed.free)
-    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
+    return markup.card("", markup.outdated_notice("probe"), figures, advice, mood=mood)
 
 
 NOTHING_HELPS = (

@@ -21,14 +21,12 @@ from ...settings.rules import hidden_keys
 from ..base import (
     Form,
     PageContext,
-    ResultKind,
     add_handler,
     confirm_click,
     describe_existing_name,
     load_script,
     markup,
     model_line,
-    outdated_style,
     page_load,
     refresh_choices,
     resume_run,
@@ -140,7 +138,7 @@ class TrainTab:
         # A hidden text box with the kind of the job on the model, for the other tabs.
         self.working = self._run_panel.working
         # The states that hold the inputs of each result on the page.
-        self._made_from: dict[ResultKind, Any] = {
+        self._made_from: dict[str, Any] = {
             "check": self._run_panel.made_from,
             "example": self._run_panel.example_browser.made_from,
             "probe": self._probe_panel.made_from,
@@ -210,10 +208,8 @@ class TrainTab:
         inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
         add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
         named_by = [name, parts["if_exists"], parts["method"]]
-        changes, describe = (
-            [*(part.change for part in named_by), ended],
-            partial(describe_existing_name, self._context),
-        )
+        changes = [*(part.change for part in named_by), ended]
+        describe = partial(describe_existing_name, self._context)
         add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
         inputs, outputs = {self._add_button, data}, [data, self._add_message]
         add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")
@@ -331,12 +327,12 @@ class TrainTab:
         # A style sheet that marks the results whose inputs have changed.
         current = context.made_from(values)
         made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
-        outdated = outdated_style(kind for kind, used in made_from.items() if used and used.differs(current))
+        outdated = [kind for kind, used in made_from.items() if used and used.differs(current)]
         hiding = setting_layout.hiding_style(hidden_keys(values, preview.kinds))
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
-            self._form_state: hiding + summary.reset_buttons(values) + outdated,
+            self._form_state: hiding + summary.reset_buttons(values) + markup.outdated_style(outdated),
             **titles,
         }
 

@@ -128,8 +128,8 @@ def test_a_result_is_outdated_if_a_new_one_could_differ():
         ({}, "", True),
     ):
         assert CHECKED.differs(base.ResultInputs({**CHECKED.values, **values}, model)) is differs
-    assert base.outdated_style([]) == ""
+    assert base.markup.outdated_style([]) == ""
     for kind in ("check", "example", "probe"):
-        assert f"tp-outdated-{kind}" in base.outdated_notice(
+        assert f"tp-outdated-{kind}" in base.markup.outdated_notice(
             kind
-        ) and f"tp-outdated-{kind} " in base.outdated_style([kind])
+        ) and f"tp-outdated-{kind} " in base.markup.outdated_style([kind])
