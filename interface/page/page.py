@@ -18,7 +18,7 @@ from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, follow_job, markup, page_load, stop_job
+from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, markup, page_load
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
@@ -144,7 +144,7 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
-        async for said, _ in follow_job(context, "model", f"Loading {name}", work, loading_note):
+        async for said, _ in context.follow_job("model", f"Loading {name}", work, loading_note):
             yield said
 
     menus = [models_menu, loading_menu]
@@ -234,9 +234,11 @@ class DownloadPanel:
 
         def stop() -> str:
             self._context.check_writable()
-            if stop_job(self._context.session.latest("download")):
-                return ""
-            raise BusyError("No download is running.")
+            job = self._context.running_job("download")
+            if job is None:
+                raise BusyError("No download is running.")
+            job.control.ask(Request.STOP)
+            return ""
 
         get = [self._get_button.click, name.submit]
         add_handler(get, self._start_download, name, refusal, what="Downloading the model")

@@ -17,19 +17,7 @@ from ...core.jobs import settings_in_force
 from ...records.folder import choose_run_folder, with_final_name
 from ...settings.parsing import settings_and_problems
 from ...train_utils import StepPlan
-from ..base import (
-    Form,
-    PageContext,
-    add_handler,
-    can_resume,
-    follow_refusal,
-    load_script,
-    markup,
-    model_line,
-    page_load,
-    resume_run,
-    unanswered_choices,
-)
+from ..base import Form, PageContext, add_handler, load_script, markup, page_load
 from . import report_view
 from .charts import lr_plan_html
 from .queue_view import QueueView
@@ -125,7 +113,7 @@ class RunPanel:
         settings, problems = settings_and_problems(values)
         preview = PreviewQuery(SHOWN_EXAMPLES)
         report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
-        choices = unanswered_choices(context, settings)
+        choices = context.unanswered_choices(settings)
         lr_plan, free = "", 0
         if report.examples:
             steps, free = settings.steps, context.host.memory().free
@@ -146,7 +134,7 @@ class RunPanel:
                 choose_run_folder(settings, context.host.folders, "")
             except SettingsError as error:
                 hint = markup.paragraph("After your choice, press Start again.", quiet=True)
-                choices = unanswered_choices(context, settings)
+                choices = context.unanswered_choices(settings)
                 yield {self._response: markup.problem(str(error), markup.outdated_notice("check"), choices, hint)}
                 return
             settings = with_final_name(settings, context.host.folders)
@@ -155,7 +143,7 @@ class RunPanel:
             # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
             yield {self._response: ""}
         except TrainingProError as error:
-            async for message in follow_refusal(context.session, error, markup.outdated_notice("check")):
+            async for message in context.follow_refusal(error, markup.outdated_notice("check")):
                 yield {self._response: message}
 
     def _without_failed_run(self) -> dict[Any, Any]:
@@ -174,7 +162,7 @@ class RunPanel:
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""
-        resume_run(self._context, self._last_run_name())
+        self._context.resume_run(self._last_run_name())
         return ""
 
     def _last_run_name(self) -> str:
@@ -204,7 +192,7 @@ class RunPanel:
             seconds, running = int(time.monotonic()), view is not None and view.running
             following = self._queue.next_run_name() if running else ""
             parts = {
-                "line": model_line(self._context),
+                "line": self._context.model_line(),
                 "run": view and (id(view.job), view.position, view.job.control.pending, following),
                 "samples": view and (id(view.job), running, len(view.samples_so_far)),
                 "curves": (view and id(view.job), seconds // CHARTS_SECONDS if running else "all"),
@@ -243,7 +231,7 @@ class RunPanel:
         """The parts that depend on the state of the run and the queue, and not on every step."""
         view, enabled = self._view, not self._context.read_only_reason()
         running = view is not None and view.running
-        resumable = enabled and not running and can_resume(self._context, self._last_run_name())
+        resumable = enabled and not running and self._context.can_resume(self._last_run_name())
         return {
             self._charts_part: gr.update(visible=view is not None and view.has_charts),
             self._copy_button: gr.update(visible=view is not None and view.plan is not None),

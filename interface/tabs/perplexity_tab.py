@@ -23,7 +23,7 @@ from ...records.report import charts
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import ROW_SETTING_KEYS, row_settings
-from ..base import Form, PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
+from ..base import Form, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
 
 EXPLANATION = (
@@ -146,7 +146,7 @@ class PerplexityTab:
         )
         settings = row_settings(self._form.values(inputs))
         work, title = partial(context.engine.perplexity, request, settings, context.host), Path(data).name
-        async for status, new_events in follow_job(context, "perplexity", f"Perplexity of {title}", work):
+        async for status, new_events in context.follow_job("perplexity", f"Perplexity of {title}", work):
             events += new_events
             yield status, results_html(events), gr.update()
         if events:

@@ -23,7 +23,7 @@ from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
 from ...train_utils import format_count, plural, size
-from ..base import PageContext, follow_job, markup, resume_run
+from ..base import PageContext, markup
 
 
 def require_choice(chosen: str | None) -> str:
@@ -127,7 +127,7 @@ def resume(context: PageContext, chosen: str | None) -> str:
             f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
             "interrupted by a crash."
         )
-    message = f"{resume_run(context, name, part[-1] if part else 'newest')} See the Train tab."
+    message = f"{context.resume_run(name, part[-1] if part else 'newest')} See the Train tab."
     return markup.card("", markup.paragraph(message), mood="good")
 
 
@@ -150,7 +150,7 @@ async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]
     """Attach the LoRA to the model in memory, at its full strength."""
     name = require_lora(chosen, context.host.folders)
     work = partial(context.engine.attach_lora, name, 1.0, context.host)
-    async for status, _ in follow_job(context, "model", f"Attaching {name}", work):
+    async for status, _ in context.follow_job("model", f"Attaching {name}", work):
         yield status
 
 
@@ -159,7 +159,7 @@ async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str
     recalls, evidence = list[RecallMeasured](), None
     name = require_lora(chosen, context.host.folders)
     work = partial(context.engine.evidence, name, context.host)
-    async for status, events in follow_job(context, "evidence", f"Testing {name}", work):
+    async for status, events in context.follow_job("evidence", f"Testing {name}", work):
         recalls += [event for event in events if isinstance(event, RecallMeasured)]
         evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
         yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
@@ -178,7 +178,7 @@ async def merge(
     checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
     request = MergeRequest(lora, str(folder), **checked)
     work = partial(context.engine.merge, request, context.host)
-    async for status, events in follow_job(context, "merge", f"Merging {lora} into a model", work):
+    async for status, events in context.follow_job("merge", f"Merging {lora} into a model", work):
         yield status
         if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
             # The result, and where to choose the new model: the standalone page updates its menu at once.

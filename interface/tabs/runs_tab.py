@@ -15,7 +15,7 @@ from ...core.host import Folders
 from ...records.folder import LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
-from ..base import Form, PageContext, add_handler, can_resume, confirm_click, markup, refresh_choices
+from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
 from . import run_actions
 from .run_card import comparison_html, run_card
 from .run_list import (
@@ -293,7 +293,7 @@ class RunsTab:
             **({self._note: run.note if run else ""} if with_note else {}),
             # Not for a finished run, or one without a complete checkpoint.
             self._resume_button: gr.update(
-                visible=run is not None and not in_progress and can_resume(context, run.name), interactive=enabled
+                visible=run is not None and not in_progress and context.can_resume(run.name), interactive=enabled
             ),
             self._remote_row: gr.update(visible=in_progress and enabled),
             self._remote_buttons["pause"]: pause,

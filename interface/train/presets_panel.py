@@ -23,7 +23,7 @@ from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import Form, PageContext, add_handler, follow_job, markup, shown_value
+from ..base import Form, PageContext, add_handler, markup, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
@@ -264,7 +264,7 @@ class ProbePanel:
         context, values, probed = self._context, self._form.values(inputs), None
         settings = training_settings({**values, "name": values.get("name") or "one-step"})
         work = partial(context.engine.probe, settings, context.host)
-        async for message, events in follow_job(context, "probe", "Testing one step", work):
+        async for message, events in context.follow_job("probe", "Testing one step", work):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
         if probed is not None:

@@ -23,13 +23,10 @@ from ..base import (
     PageContext,
     add_handler,
     confirm_click,
-    describe_existing_name,
     load_script,
     markup,
-    model_line,
     page_load,
     refresh_choices,
-    resume_run,
     setting_layout,
 )
 from ..run import RunPanel
@@ -101,7 +98,7 @@ class ResumePanel:
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             if button is self._resume_button:  # bit for bit as if it had not crashed
-                return resume_run(self._context, run.name)
+                return self._context.resume_run(run.name)
             if button is self._keep_button:
                 crashed_runs.keep_run(run, folders)
                 return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
@@ -127,7 +124,7 @@ class TrainTab:
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
-        status_line = gr.HTML(model_line(self._context), elem_id="tp-line")
+        status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
         self._resume_panel.draw()
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
@@ -208,8 +205,7 @@ class TrainTab:
         inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
         add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
         named_by = [name, parts["if_exists"], parts["method"]]
-        changes = [*(part.change for part in named_by), ended]
-        describe = partial(describe_existing_name, self._context)
+        changes, describe = [*(part.change for part in named_by), ended], self._context.describe_existing_name
         add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
         inputs, outputs = {self._add_button, data}, [data, self._add_message]
         add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")

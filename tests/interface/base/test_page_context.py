@@ -62,7 +62,7 @@ def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
 
     async def followed():
         received = []
-        async for _, new in base.follow_job(context, "answer", "a test", work, "Begun"):
+        async for _, new in context.follow_job("answer", "a test", work, "Begun"):
             received += new
             go_on.set()
         return received
@@ -72,7 +72,7 @@ def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
 
 def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_page_only_then(context, monkeypatch):
     monkeypatch.setattr(base.page_context, "KEEPALIVE_SECONDS", 0.05)
-    release, session = threading.Event(), context.session
+    release = threading.Event()
 
     async def first(count, stream):
         async with aclosing(stream):
@@ -80,10 +80,10 @@ def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_pa
 
     try:
         work = lambda _: release.wait() and JobEnded(outcome="finished")  # noqa: E731
-        updates = asyncio.run(first(4, base.follow_job(context, "merge", "Merging", work, "Merging")))
+        updates = asyncio.run(first(4, context.follow_job("merge", "Merging", work, "Merging")))
         assert [events for _, events in updates[2:]] == [[]] * 2
         assert asyncio.run(first(3, base.follow_changes(lambda: "as before"))) == [None] * 3
-        refusals = asyncio.run(first(3, base.follow_refusal(session, BusyError("Busy."))))
+        refusals = asyncio.run(first(3, context.follow_refusal(BusyError("Busy."))))
         assert len(set(refusals)) == 1 and "Busy." in refusals[0]
     finally:
         release.set()
