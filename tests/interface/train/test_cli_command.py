@@ -9,7 +9,7 @@ from html import unescape
 from types import SimpleNamespace
 
 import pytest
-from training_pro.commands import train
+from training_pro.commands import options, train
 from training_pro.core import version
 from training_pro.interface.train import cli_command_html
 from training_pro.settings import flags
@@ -28,15 +28,21 @@ def command_line(values, host):
     return unescape(re.sub("</?span>", "", re.search(r"<pre[^>]*>(.*)</pre>", html, re.DOTALL)[1])), html
 
 
+def parse(words):
+    parser = options.make_parser("train", model=True)
+    train.add_settings(parser)
+    return parser.parse_args(words)
+
+
 def read_back(words):
-    return flags.given_settings(train._parse_args(words))
+    return flags.given_settings(parse(words))
 
 
 def test_the_command_has_the_same_settings_and_finds_the_model(host):
     values = {"name": "my story", "data": ["a b.txt"], "cutoff": "128", "hard_cut": "<'\\n\">"}
     python, script, command, *words = shlex.split(command_line(values, host)[0])
     assert (python, command) == ("python3", "train") and script.endswith("script.py")
-    parsed = train._parse_args(words)
+    parsed = parse(words)
     assert training_settings(read_back(words)) == training_settings(values)
     assert parsed.user_data == host.folders.user_data
     assert parsed.model == str(host.folders.models / host.card().name)
