@@ -229,10 +229,8 @@ class StopButton:
     """Enabled only while such a job is running, on every page, also after an error or a reload."""
 
     def __init__(self, context: PageContext, kind: JobKind, elem_id: str) -> None:
-        self._context, self._kind, self._elem_id = context, kind, elem_id
-
-    def draw(self) -> None:
-        self._button = gr.Button("Stop", interactive=False, elem_id=self._elem_id)
+        self._context, self._kind = context, kind
+        self._button = gr.Button("Stop", interactive=False, elem_id=elem_id)
 
     def connect(self, status: Any) -> None:
         """Register the click; `status` shows that the job is stopping, and how it ended."""

@@ -110,7 +110,7 @@ def build_page(
     context = PageContext(host, engine, session)
     with page:
         models = draw_model_picker(host, context, loadings)
-        DownloadPanel(replace(context, models=models), host.download_job).draw()
+        DownloadPanel(replace(context, models=models), host.download_job)
         draw_tab(host, engine, session, models)
     return page, {} if style else {"css": CSS}
 
@@ -209,9 +209,7 @@ class DownloadPanel:
     def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
         self._context, self._prepare = context, prepare
         self._last_request = ""
-
-    def draw(self) -> None:
-        has_no_models = not self._context.host.models()
+        has_no_models = not context.host.models()
         with gr.Accordion(DOWNLOAD, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 name = gr.Textbox(
@@ -224,10 +222,9 @@ class DownloadPanel:
                 style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
                 self._get_button = gr.Button("Get", elem_id="tp-get", **style)
                 self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
-            suggested = Markup(" ").join(
-                markup.fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS
-            )
-            gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
+            buttons = (markup.fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
+            suggested = Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>')
+            gr.HTML(suggested.format(Markup(" ").join(buttons)))
             refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
@@ -265,8 +262,7 @@ class DownloadPanel:
         """Show the last download, then every change for as long as the page is open."""
         session, menu = self._context.session, self._context.models
         # A download that had ended before the page was opened changes no choice in the menu of models.
-        earlier = session.latest("download")
-        seen = None if earlier is not None and earlier.running else earlier
+        seen = None if self._context.running_job("download") else session.latest("download")
 
         def state() -> object:
             job = session.latest("download")

@@ -11,7 +11,6 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
-from ...core.errors import TrainingProError, error_message
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
@@ -35,13 +34,10 @@ SPECIAL_STYLE = "border:1px solid currentColor;border-radius:4px;padding:0 2px 3
 
 
 class ExampleBrowser:
-    """A folded part of the page that shows the training examples one by one."""
+    """A folded part of the page, drawn after the form, that shows the training examples one by one."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
-        """Draw it and register its event handlers, after the form is drawn."""
         with gr.Accordion("Browse examples", open=False, elem_id="tp-leafing"):
             with gr.Row():
                 self._number = gr.Number(
@@ -58,7 +54,7 @@ class ExampleBrowser:
             self.made_from = gr.State()
         inputs = {*self._form.inputs(), self._number, self._query}
         outputs = [self._number, message, self.made_from]
-        options = {"what": "Showing the example", "says": message}
+        options = {"what": "Showing the example", "says": message, "clears": {self.made_from: None}}
         show_events = [show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (next_button.click, 1), (previous_button.click, -1)):
             add_handler(event, partial(self._show, by=by), inputs, outputs, **options)
@@ -69,12 +65,9 @@ class ExampleBrowser:
         made_from = self._context.made_from(values)
         first, query = max(1, int(number or 1) + by), str(query or "").strip()
         request = PreviewQuery(1, first, query, backward=by < 0)
-        try:
-            # The examples do not depend on the name, which may be missing.
-            settings = training_settings({**values, "name": "examples"})
-            report = self._context.engine.check(settings, self._context.host, show=request)
-        except (TrainingProError, OSError) as error:
-            return gr.update(), markup.problem(error_message(error)), made_from
+        # The examples do not depend on the name, which may be missing.
+        settings = training_settings({**values, "name": "examples"})
+        report = self._context.engine.check(settings, self._context.host, show=request)
         if report.shown:
             (example,) = report.shown
             return example.number, example_card(example, report.examples), made_from

@@ -167,7 +167,6 @@ class RunPanel:
         self._context, self._form = context, form
         self.buttons = RunButtons(context, form)
         self._queue = QueueView(context, form)
-        self.example_browser = ExampleBrowser(context, form)
         # The view of the last run, shared by all pages.
         self._view: RunView | None = None
         # What the controls show, and its version.
@@ -190,7 +189,7 @@ class RunPanel:
         with gr.Accordion("More curves", open=False, visible=False, elem_id="tp-more-curves") as self._charts_part:
             self._charts = gr.HTML(elem_id="tp-curves")
         self._samples = gr.HTML(elem_id="tp-samples")
-        self.example_browser.draw()
+        self.example_browser = ExampleBrowser(self._context, self._form)
         with gr.Row(elem_classes="tp-buttons"):
             hidden: dict[str, Any] = {"size": "sm", "visible": False}
             self._resume_button = gr.Button("Resume this run", elem_id="tp-run-resume", **hidden)

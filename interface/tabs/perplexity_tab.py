@@ -55,7 +55,6 @@ class PerplexityTab:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-        self.stop_button = StopButton(context, "perplexity", "tp-perplexity-stop")
 
     def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
@@ -79,7 +78,7 @@ class PerplexityTab:
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
             self._start_button = gr.Button("Measure", **options)
-            self.stop_button.draw()
+            self.stop_button = StopButton(self._context, "perplexity", "tp-perplexity-stop")
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")

@@ -16,9 +16,9 @@ from ...core.engine import GgufRequest, MergeRequest
 from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
-from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured, progress_text
+from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured
 from ...records.folder import PARAMETERS, LoraEntry, copy_as_lora, inventory, loras, run_files, trash
-from ...records.remote import REQUESTS, read_progress, send_request
+from ...records.remote import REQUESTS, send_request
 from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
@@ -201,14 +201,6 @@ def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, A
 def pause_updates(*, paused: bool) -> tuple[Any, Any]:
     """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
-
-
-def progress_line(run: LoraEntry, folders: Folders) -> str:
-    """How far a run is that is in progress; empty for any other."""
-    if run.status != "in progress":
-        return ""
-    progress = progress_text(read_progress(run.name, folders))
-    return markup.paragraph(f"In progress: {progress.rstrip('.')}.")
 
 
 def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ...core.errors import TrainingProError, error_message
 from ...core.files import describe_unusable
 from ...core.host import Folders
+from ...core.jobs import progress_text
 from ...records.folder import LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
@@ -283,10 +284,11 @@ class RunsTab:
         if run is not None and enabled:
             write_missing_report(run.folder, folders)
         in_progress = run is not None and run.status == "in progress"
-        pause, proceed = gr.update(), gr.update()
-        if run is not None and in_progress and enabled:
-            pause, proceed = run_actions.pause_updates(paused=read_progress(run.name, folders).paused)
-        progress = run_actions.progress_line(run, folders) if run else ""
+        pause, proceed, progress = gr.update(), gr.update(), ""
+        if run is not None and in_progress:
+            now = read_progress(run.name, folders)
+            pause, proceed = run_actions.pause_updates(paused=now.paused)
+            progress = markup.paragraph(f"In progress: {progress_text(now).rstrip('.')}.")
         reason = run_actions.describe_missing_lora(run, name or "")
         return {
             self._run_card: run_card(run, name or "", progress) if run else CHOOSE_HINT,

@@ -34,7 +34,6 @@ class TryTab:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self.stop_button = StopButton(context, "answer", "tp-stop-answer")
 
     def draw(self, tab: gr.Tab) -> None:
         with gr.Row():
@@ -78,7 +77,7 @@ class TryTab:
                 with gr.Row(elem_classes="tp-buttons"):
                     options = {"interactive": not self._context.read_only_reason()}
                     self._answer_button = gr.Button("Generate", variant="primary", elem_id="tp-go", **options)
-                    self.stop_button.draw()
+                    self.stop_button = StopButton(self._context, "answer", "tp-stop-answer")
                     self._put_on_button = gr.Button("Attach LoRA", elem_id="tp-put-on", **options)
                     self._take_off_button = gr.Button("Detach LoRA", elem_id="tp-take-off", **options)
                 help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)

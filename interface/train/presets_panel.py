@@ -246,9 +246,7 @@ class ProbePanel:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
-        enabled = not self._context.read_only_reason()
+        enabled = not context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
             self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
             self._fit_button = gr.Button("Fit to my GPU", size="sm", interactive=enabled, elem_id="tp-fit")

@@ -42,8 +42,6 @@ class ResumePanel:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
         self._card = gr.Group(visible=False, elem_id="tp-unfinished")
         with self._card:
             self._description = gr.HTML(elem_id="tp-unfinished-said")
@@ -118,14 +116,12 @@ class TrainTab:
         self.form = Form()
         self._presets = PresetsPanel(context, self.form)
         self._run_panel = RunPanel(context, self.form)
-        self._probe_panel = ProbePanel(context, self.form)
-        self._resume_panel = ResumePanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
         status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
-        self._resume_panel.draw()
+        self._resume_panel = ResumePanel(self._context, self.form)
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
@@ -178,7 +174,7 @@ class TrainTab:
                 if title == setting_layout.LIVE_PART:
                     self._run_panel.buttons.draw_live()
                 if title == setting_layout.MEMORY_PART:
-                    self._probe_panel.draw()
+                    self._probe_panel = ProbePanel(self._context, self.form)
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()

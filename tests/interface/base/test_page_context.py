@@ -93,7 +93,6 @@ def test_stop_is_enabled_for_jobs_of_its_kind_and_follows_them_to_their_end(cont
     def draw():
         working, said = gr.Textbox(elem_id="working"), gr.HTML(elem_id="said")
         button = base.StopButton(context, "answer", "stop")
-        button.draw()
         button.connect(said)
         button.follow(working)
 
