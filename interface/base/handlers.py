@@ -23,7 +23,6 @@ from . import markup
 CONFIRM_SECONDS = 8
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
 RELOAD = "Reload the page."
-SCRIPTS_FOLDER = Path(__file__).parent
 
 Handler = Callable[..., Any]
 # An event of a component, as in `button.click`; calling it registers a handler.
@@ -32,7 +31,7 @@ Event = Callable[..., Any]
 
 def load_script(name: str) -> str:
     """The script of this name, without its comment lines."""
-    lines = (SCRIPTS_FOLDER / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gradio as gr
@@ -132,7 +133,7 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
         if not name and len(models) == 1:
             name = models[0]
         choices = models if not name or name in models else [name, *models]
-        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name or "", loading)
+        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name, loading)
 
     async def load(name: str | None, loading: str) -> AsyncIterator[str]:
         if not name:
@@ -151,12 +152,12 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
     add_handler(load_button.click, load, menus, status, what="Loading the model")
     add_handler(refresh_button.click, show, menus, [*menus, needs], what="Refresh")
     changes, what = [menu.change for menu in menus], "Reading the model"
-    add_handler(changes, lambda name, loading: describe_size(host, name or "", loading), menus, needs, what=what)
+    add_handler(changes, partial(describe_size, host), menus, needs, what=what)
     add_handler(page_load(), lambda: show(*host.selected_model), None, [*menus, needs], what=what)
     return models_menu
 
 
-def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
+def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
         start = "Choose a model. To add one, put it" if host.models() else "There is no model yet. Put one"

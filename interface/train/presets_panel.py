@@ -36,8 +36,6 @@ class PresetsPanel:
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
         self._tables: dict[Any, Any] = {}
-
-    def draw(self) -> None:
         self.menu = gr.Dropdown(
             self.choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
         )

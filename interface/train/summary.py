@@ -1,11 +1,10 @@
-"""What follows from the form: steps, LoRA strength and size, schedule, changed settings; and the search field."""
+"""What follows from the form: steps, LoRA strength and size, schedule, changed settings; what a search finds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError
@@ -16,22 +15,10 @@ from ...settings.other_names import Named, find_settings
 from ...settings.parsing import training_settings
 from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
-from ..base import add_handler, markup
+from ..base import markup
 from ..run import small_lr_svg
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
-
-
-def draw_search() -> None:
-    """Draw a text box, and links to the settings and presets that it finds."""
-    query = gr.Textbox(
-        label="Find a setting or preset",
-        placeholder="For example: save steps, stop token, out of memory, cutoff_len",
-        max_lines=1,
-        elem_id="tp-find",
-    )
-    results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
-    add_handler(query.change, results_html, query, results, what="Finding a setting")
 
 
 def results_html(query: str) -> str:

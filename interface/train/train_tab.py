@@ -114,7 +114,6 @@ class TrainTab:
     def __init__(self, context: PageContext) -> None:
         self._context = context
         self.form = Form()
-        self._presets = PresetsPanel(context, self.form)
         self._run_panel = RunPanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
 
@@ -145,7 +144,7 @@ class TrainTab:
 
     def _draw_form(self) -> None:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
-        self._presets.draw()
+        self._presets = PresetsPanel(self._context, self.form)
         self.form.draw_row("name", "if_exists")
         # The first dataset that a name was suggested for, or with which the form was restored.
         self._data_before = gr.State("")
@@ -162,7 +161,14 @@ class TrainTab:
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
-        summary.draw_search()
+        query = gr.Textbox(
+            label="Find a setting or preset",
+            placeholder="For example: save steps, stop token, out of memory, cutoff_len",
+            max_lines=1,
+            elem_id="tp-find",
+        )
+        results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
+        add_handler(query.change, summary.results_html, query, results, what="Finding a setting")
         for title, rows in setting_layout.FOLDED_ROWS.items():
             with gr.Accordion(title, open=False, elem_id=setting_layout.part_id(title)) as part:
                 if title in setting_layout.PRESET_TABLES:
