@@ -2,109 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
-from ...core.html import html
-from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.setting import Setting, shortest_number, show_line_breaks
-from .setting_layout import FOLDED_ROWS, part_id, row_id
-
-SETTING_LINK = (
-    '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
-    '{% if part_title %} title="Under {{ part_title }}"{% endif %}>{{ label }}</a>'
-)
-
-RESET_BUTTON = (
-    '<button type="button" data-tp-key="{0}" data-tp-set="{1}" title="{2}" aria-label="{3}. {2}">\u21ba</button>'
-)
-
-
-def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
-    """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
-    pressed = Markup(' aria-pressed="true"') if chosen else ""
-    template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
-    # The label may be part of a sentence elsewhere; on a button it begins with a capital letter.
-    return template.format(json.dumps(dict(values)), pressed, label[:1].upper() + label[1:])
-
-
-def fill_button(box: str, text: str, label: str) -> Markup:
-    """An HTML button that puts a text into the text box with the element id `box`."""
-    template = Markup('<button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}">{}</button>')
-    return template.format(box, text, label)
-
-
-def setting_link(key: str, label: str) -> Markup:
-    """An HTML link that jumps to a setting."""
-    title = next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
-    return html(SETTING_LINK, key=key, label=label, part_id=part_id(title) if title else "", part_title=title)
-
-
-def reset_button(key: str, default: str) -> Markup:
-    """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
-    setting, title = SETTINGS[key], f"Reset to the default: {default or 'empty'}"
-    return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), title, setting.label)
-
-
-def link_settings(text: str) -> Markup:
-    """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'.
-
-    Flags of the command line behind labels are left out.
-    """
-    label, colon, rest = FLAG.sub("", text).partition(":")
-    if colon and label in _KEY_BY_LABEL:
-        return setting_link(_KEY_BY_LABEL[label], label) + ":" + link_settings(rest)
-    parts = _LABEL_AFTER_UNDER.split(FLAG.sub("", text))  # alternates: text, label, text, ...
-    return Markup("").join(
-        setting_link(_KEY_BY_LABEL[part], part) if n % 2 else part for n, part in enumerate(parts)
-    )
-
-
-FLAG = re.compile(r" \(--[a-z-]+\)")
-_KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
-_LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
-_LABEL_AFTER_UNDER = re.compile(rf"(?<=\bunder )({_LABELS})(?!\w)")
-
-
-ResultKind = Literal["check", "example", "probe"]
-NOTICES: Mapping[ResultKind, str] = {
-    "check": "Settings have changed since this check. Press Check for a new report.",
-    "example": "Settings have changed since this example was shown. Press Show again.",
-    "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
-}
-
-
-@dataclass(frozen=True)
-class ResultInputs:
-    """The form and the model that a result was made from."""
-
-    values: Mapping[str, Any]
-    model: str
-
-    def differs(self, other: ResultInputs) -> bool:
-        """Whether a new result could differ from this one."""
-        return self.model != other.model or bool(presets.differing_keys(self.values, other.values))
-
-
-def outdated_notice(kind: ResultKind) -> Markup:
-    """The notice inside a result, hidden until the style sheet of `outdated_style` shows it."""
-    return Markup('<p class="tp-outdated tp-outdated-{}">{}</p>').format(kind, NOTICES[kind])
-
-
-def outdated_style(kinds: Iterable[ResultKind]) -> Markup:
-    """A style sheet that shows the notices of these results, and dims what is below them; empty without kinds."""
-    rule = Markup(
-        "<style>.tp-card .tp-outdated-{0} {{display: block !important}} "
-        ".tp-card .tp-outdated-{0} ~ * {{opacity: .5}}</style>"
-    )
-    return Markup("").join(rule.format(kind) for kind in kinds)
+from .setting_layout import row_id
 
 
 @dataclass

@@ -23,28 +23,15 @@ from . import markup
 CONFIRM_SECONDS = 8
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
 RELOAD = "Reload the page."
-SCRIPTS_FOLDER = Path(__file__).parent
 
 Handler = Callable[..., Any]
 # An event of a component, as in `button.click`; calling it registers a handler.
 Event = Callable[..., Any]
 
 
-def private_options() -> dict[str, Any]:
-    """Options of an event handler that is hidden from the API and shows no progress indicator."""
-    # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
-    hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
-    return {"show_progress": "hidden", **hidden}
-
-
-def stream_options() -> dict[str, Any]:
-    """Options of a handler that streams for as long as its page is open, with no limit on how many run at once."""
-    return {"concurrency_limit": None, **private_options()}
-
-
 def load_script(name: str) -> str:
     """The script of this name, without its comment lines."""
-    lines = (SCRIPTS_FOLDER / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("//"))
 
 
@@ -138,9 +125,12 @@ def add_handler(
         listed = outputs if isinstance(outputs, Iterable) else [outputs]
         says = next((output for output in listed if isinstance(output, gr.HTML)), None)
     wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
-    # Gradio runs one call of a handler at a time; a stream would keep all other pages waiting.
-    streams = inspect.isasyncgenfunction(wrapped)
-    options = {**(stream_options() if streams else private_options()), **options}
+    # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
+    hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
+    options = {"show_progress": "hidden", **hidden, **options}
+    if inspect.isasyncgenfunction(wrapped):
+        # Gradio runs one call of a handler at a time; a stream would keep all other pages waiting.
+        options.setdefault("concurrency_limit", None)
     if isinstance(event, Sequence):
         return gr.on(list(event), wrapped, inputs, outputs, **options)
     return event(wrapped, inputs, outputs, **options)
@@ -177,11 +167,6 @@ def page_load() -> Event:
     assert Context.root_block is not None
     load: Event = Context.root_block.load
     return load
-
-
-def on_load(handler: Handler | None, outputs: list[Any], *, what: str = "", **options: Any) -> Any:
-    """Register a handler for the load event of the page, with the options of `add_handler`."""
-    return add_handler(page_load(), handler, None, outputs, what=what, **options)
 
 
 def refresh_choices(

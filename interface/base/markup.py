@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -10,10 +11,13 @@ from markupsafe import Markup
 from ...core.html import html
 from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured, Stage, event_words, events
 from ...records.report import charts
-from ...train_utils import time_of_day
-from .form import link_settings
+from ...settings.definitions import SETTINGS
+from .setting_layout import FOLDED_ROWS, part_id
 
-TABLE = '<div class="tp-wide"><table class="tp-table">{{ rows|join }}</table></div>'
+TABLE = (
+    '<div class="tp-wide"><table class="tp-table"><tr>{% for text in header %}<th>{{ text }}</th>{% endfor %}</tr>'
+    "{% for row in rows %}<tr>{% for text in row %}<td>{{ text }}</td>{% endfor %}</tr>{% endfor %}</table></div>"
+)
 FIGURES = (
     '<div class="tp-figures">{% for name, value in pairs %}<div><b>{{ value }}</b><span>{{ name }}</span></div>'
     "{% endfor %}</div>"
@@ -33,6 +37,23 @@ PROGRESS_BAR = (
     'aria-valuenow="{0:.0f}">'
     '<i style="width:{0:.1f}%"></i></div>'
 )
+SETTING_LINK = (
+    '<a href="#tp-{{ key }}" data-tp-go="{{ key }}" data-tp-part="{{ part_id }}"'
+    '{% if part_title %} title="Under {{ part_title }}"{% endif %}>{{ label }}</a>'
+)
+RESET_BUTTON = (
+    '<button type="button" data-tp-key="{0}" data-tp-set="{1}" title="{2}" aria-label="{3}. {2}">\u21ba</button>'
+)
+# Of the results that show when the form has changed since.
+NOTICES = {
+    "check": "Settings have changed since this check. Press Check for a new report.",
+    "example": "Settings have changed since this example was shown. Press Show again.",
+    "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
+}
+FLAG = re.compile(r" \(--[a-z-]+\)")
+_KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
+_LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
+_LABEL_AFTER_UNDER = re.compile(rf"(?<=\bunder )({_LABELS})(?!\w)")
 
 
 def join(parts: Iterable[str]) -> Markup:
@@ -66,7 +87,7 @@ def html_list(rows: Iterable[str], *, quiet: bool = False) -> Markup:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     """A table with a header row; a wide one scrolls inside its own box."""
-    return html(TABLE, rows=[table_row("th", header), *(table_row("td", row) for row in rows)])
+    return html(TABLE, header=header, rows=rows)
 
 
 def phases(measured: Sequence[events.PhaseFigures]) -> Markup:
@@ -108,12 +129,6 @@ def curve(picture: str, colors: Mapping[str, str]) -> Markup:
     switch = Markup(AXIS_SWITCH) if "tp-by-epoch" in picture else Markup()
     key = Markup('<p class="tp-quiet tp-key">{}</p>').format(legend(colors.items()))
     return Markup(picture) + switch + key if picture else Markup()
-
-
-def table_row(tag: str, texts: Iterable[str]) -> Markup:
-    """A row of a table; `tag` is th or td."""
-    template = "<tr>{% for text in texts %}<{{ tag }}>{{ text }}</{{ tag }}>{% endfor %}</tr>"
-    return html(template, tag=tag, texts=texts)
 
 
 def details(title: str, text: str) -> Markup:
@@ -178,7 +193,55 @@ def job_status(event: Stage | JobEnded) -> Markup:
     return card("", paragraph(event.text), mood="good") if event.text else Markup()
 
 
-def time_after(seconds_from_now: float) -> str:
-    """The time of day after so many seconds: '06:40', or '06:40 tomorrow'."""
-    now = time.time()
-    return time_of_day(now + seconds_from_now, now)
+def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:
+    """An HTML button that puts these values into the form; `chosen` means that the form has them already."""
+    pressed = Markup(' aria-pressed="true"') if chosen else ""
+    template = Markup('<button type="button" class="tp-use" data-tp-set="{}"{}>{}</button>')
+    # The label may be part of a sentence elsewhere; on a button it begins with a capital letter.
+    return template.format(json.dumps(dict(values)), pressed, label[:1].upper() + label[1:])
+
+
+def fill_button(box: str, text: str, label: str) -> Markup:
+    """An HTML button that puts a text into the text box with the element id `box`."""
+    template = Markup('<button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}">{}</button>')
+    return template.format(box, text, label)
+
+
+def setting_link(key: str, label: str) -> Markup:
+    """An HTML link that jumps to a setting."""
+    title = next((title for title, rows in FOLDED_ROWS.items() for row in rows if key in row), "")
+    return html(SETTING_LINK, key=key, label=label, part_id=part_id(title) if title else "", part_title=title)
+
+
+def reset_button(key: str, default: str) -> Markup:
+    """An HTML button that resets a setting to its default. clicks.js attaches it to the changed setting."""
+    setting, title = SETTINGS[key], f"Reset to the default: {default or 'empty'}"
+    return Markup(RESET_BUTTON).format(key, json.dumps({key: setting.default}), title, setting.label)
+
+
+def link_settings(text: str) -> Markup:
+    """A sentence as HTML, with a link on the label of a setting at its start and after the word 'under'.
+
+    Flags of the command line behind labels are left out.
+    """
+    label, colon, rest = FLAG.sub("", text).partition(":")
+    if colon and label in _KEY_BY_LABEL:
+        return setting_link(_KEY_BY_LABEL[label], label) + ":" + link_settings(rest)
+    parts = _LABEL_AFTER_UNDER.split(FLAG.sub("", text))  # alternates: text, label, text, ...
+    return Markup("").join(
+        setting_link(_KEY_BY_LABEL[part], part) if n % 2 else part for n, part in enumerate(parts)
+    )
+
+
+def outdated_notice(kind: str) -> Markup:
+    """The notice inside a result, hidden until the style sheet of `outdated_style` shows it."""
+    return Markup('<p class="tp-outdated tp-outdated-{}">{}</p>').format(kind, NOTICES[kind])
+
+
+def outdated_style(kinds: Iterable[str]) -> Markup:
+    """A style sheet that shows the notices of these results, and dims what is below them; empty without kinds."""
+    rule = Markup(
+        "<style>.tp-card .tp-outdated-{0} {{display: block !important}} "
+        ".tp-card .tp-outdated-{0} ~ * {{opacity: .5}}</style>"
+    )
+    return Markup("").join(rule.format(kind) for kind in kinds)

@@ -16,135 +16,19 @@ from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Event, Job, JobEnded, JobKind, Request, Session, Stage
+from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
 from ...core.version import VERSION
 from ...records.folder import PARAMETERS, loras, read_journal
-from ...settings import files
+from ...settings import files, presets
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.live_settings import LIVE_KEYS
 from ...settings.parsing import training_settings
 from ...train_utils import size
 from . import markup
-from .form import ResultInputs, apply_button
 from .handlers import add_handler
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport
-
-
-def model_line(context: PageContext) -> str:
-    """The status line of the page: the model, the memory in use, and why the page is read-only or can't train."""
-    status, memory, title = context.host.model_status(), context.host.memory(), f"Training PRO {VERSION}"
-    reason = context.read_only_reason()
-    read_only = markup.paragraph(reason, quiet=True) if reason else ""
-    # Rounded, so that small changes are not sent to the page.
-    used = f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
-    if not memory.total:
-        used = ""
-    if status.problem:
-        in_use = markup.paragraph(used, quiet=True) if used else ""
-        return markup.card(title, markup.paragraph(status.problem), in_use, read_only, mood="fair")
-    parts = [f"{status.model}, {status.precision}", used]
-    if status.loras:
-        parts.append(f"LoRA attached: {', '.join(status.loras)}")
-    return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
-
-
-def can_resume(context: PageContext, name: str) -> bool:
-    """Whether the run was stopped, failed or crashed, and left its settings and where to go on from."""
-    folder = context.host.folders.loras / name
-    if not name or loras.run_status(folder) not in ("stopped", "failed", "cut off"):
-        return False
-    journal = read_journal(folder)
-    goes_on = loras.resumable_checkpoints(folder) or (journal and journal.initial_lora)
-    return bool(goes_on and (folder / PARAMETERS).is_file())
-
-
-def resume_run(context: PageContext, name: str, checkpoint: str = "newest") -> str:
-    """Start the run again where it ended; returns a message."""
-    context.check_writable()
-    folders = context.host.folders
-    loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
-    # The name comes from the folder, because the user may have renamed it.
-    settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
-    context.session.train(
-        name, context.host, partial(context.engine.train, settings, context.host, resume=checkpoint)
-    )
-    context.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
-    return f"Resuming {name}."
-
-
-def describe_existing_name(
-    context: PageContext, name: str | None, chosen: str, method: str, *, sentence: bool = True
-) -> Markup:
-    """A line with a button for each way to proceed, or the buttons alone; empty if the name can be used."""
-    if not name or not name.strip() or context.is_training(name):
-        return Markup()
-    try:
-        folders = context.host.folders
-        folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
-        status = loras.run_status(folder)
-        if status == "nothing":
-            return Markup()
-        go_on = "resume it"
-        if status in ("finished", "made elsewhere"):  # a full model that is complete can't be continued
-            go_on = "continue training it" if loras.has_lora(folder) else ""
-        labels = {
-            "continue": go_on,
-            "replace": "replace it (a backup is kept)",
-            "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
-        }
-        buttons = Markup("").join(
-            apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
-            for choice, label in labels.items()
-            if label
-        )
-        line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
-        return line.format(name, loras.describe_folder(folder), buttons) if sentence else buttons
-    except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
-        return Markup()
-
-
-def unanswered_choices(context: PageContext, settings: TrainingSettings) -> Markup:
-    """The buttons of that line, for a refusal to start; empty if the form has a choice already."""
-    what, method = settings.what, settings.lora.method
-    if what.if_exists != "ask":
-        return Markup()
-    return describe_existing_name(context, what.name, what.if_exists, method, sentence=False)
-
-
-class StopButton:
-    """Enabled only while such a job is running, on every page, also after an error or a reload."""
-
-    def __init__(self, context: PageContext, kind: JobKind, elem_id: str) -> None:
-        self._context, self._kind, self._elem_id = context, kind, elem_id
-
-    def draw(self) -> None:
-        self._button = gr.Button("Stop", interactive=False, elem_id=self._elem_id)
-
-    def connect(self, status: Any) -> None:
-        """Register the click; `status` shows that the job is stopping, and how it ended."""
-        session = self._context.session
-
-        async def stop() -> AsyncIterator[str]:
-            job = session.latest(self._kind)
-            said = stop_job(job)
-            yield said
-            if job is not None and said:
-                # A page that was reloaded while the job ran has no stream of its own that would show its end.
-                said = [said async for said, _ in follow_job(session, lambda: job, said)][-1]
-                yield said
-
-        add_handler(self._button.click, stop, None, status, what="Stop")
-
-    def follow(self, working: Any) -> None:
-        """Follow a text box that holds the kind of the running job; a stream of its own would block others."""
-
-        def update(kind: str) -> Any:
-            return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
-
-        add_handler(working.change, update, working, self._button, what="Showing the Stop button")
-
 
 # How often the streams of a page look for news. Each look takes time from the run.
 POLL_SECONDS = 0.2
@@ -152,6 +36,18 @@ POLL_SECONDS = 0.2
 KEEPALIVE_SECONDS = 10
 T = TypeVar("T")
 Default = TypeVar("Default")
+
+
+@dataclass(frozen=True)
+class ResultInputs:
+    """The form and the model that a result was made from."""
+
+    values: Mapping[str, Any]
+    model: str
+
+    def differs(self, other: ResultInputs) -> bool:
+        """Whether a new result could differ from this one."""
+        return self.model != other.model or bool(presets.differing_keys(self.values, other.values))
 
 
 @dataclass(frozen=True)
@@ -172,11 +68,15 @@ class PageContext:
         except TrainingProError:
             return ""
 
+    def running_job(self, kind: JobKind) -> Job | None:
+        """The job of this kind that is running, or None."""
+        job = self.session.latest(kind)
+        return job if job is not None and job.running else None
+
     @property
     def in_run(self) -> bool:
         """Whether a run is in progress."""
-        job = self.session.latest("training")
-        return job is not None and job.running
+        return self.running_job("training") is not None
 
     def is_training(self, name: str) -> bool:
         """Whether this LoRA is being trained right now."""
@@ -214,50 +114,148 @@ class PageContext:
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error))
 
+    def model_line(self) -> str:
+        """The status line: the model, the memory in use, and why the page is read-only or can't train."""
+        status, memory, title = self.host.model_status(), self.host.memory(), f"Training PRO {VERSION}"
+        reason = self.read_only_reason()
+        read_only = markup.paragraph(reason, quiet=True) if reason else ""
+        # Rounded, so that small changes are not sent to the page.
+        used = f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
+        if not memory.total:
+            used = ""
+        if status.problem:
+            in_use = markup.paragraph(used, quiet=True) if used else ""
+            return markup.card(title, markup.paragraph(status.problem), in_use, read_only, mood="fair")
+        parts = [f"{status.model}, {status.precision}", used]
+        if status.loras:
+            parts.append(f"LoRA attached: {', '.join(status.loras)}")
+        return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
 
-async def follow_job(
-    session: Session, start: Callable[[], Job], status: str = ""
-) -> AsyncIterator[tuple[str, list[Event]]]:
-    """Start a job, and yield its status with its new events; if it cannot start, why, without events."""
-    try:
-        job = start()
-    except TrainingProError as error:
-        async for refusal in follow_refusal(session, error):
-            yield refusal, []
-        return
-    yield status, []
-    position = 0
-    async for _ in follow_changes(lambda: (len(job.log), job.log.closed)):
-        # In this order: what is logged before the log is closed must not be missed.
-        closed, events = job.log.closed, job.log.since(position)
-        position += len(events)
-        for event in events:
-            if isinstance(event, (Stage, JobEnded)):
-                status = markup.job_status(event)
-        yield status, events
-        if closed:
+    def can_resume(self, name: str) -> bool:
+        """Whether the run was stopped, failed or crashed, and left its settings and where to go on from."""
+        folder = self.host.folders.loras / name
+        if not name or loras.run_status(folder) not in ("stopped", "failed", "cut off"):
+            return False
+        journal = read_journal(folder)
+        goes_on = loras.resumable_checkpoints(folder) or (journal and journal.initial_lora)
+        return bool(goes_on and (folder / PARAMETERS).is_file())
+
+    def resume_run(self, name: str, checkpoint: str = "newest") -> str:
+        """Start the run again where it ended; returns a message."""
+        self.check_writable()
+        folders = self.host.folders
+        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
+        # The name comes from the folder, because the user may have renamed it.
+        settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
+        self.session.train(name, self.host, partial(self.engine.train, settings, self.host, resume=checkpoint))
+        self.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
+        return f"Resuming {name}."
+
+    def describe_existing_name(
+        self, name: str | None, chosen: str, method: str, *, sentence: bool = True
+    ) -> Markup:
+        """A line with a button for each way to proceed, or the buttons alone; empty if the name can be used."""
+        if not name or not name.strip() or self.is_training(name):
+            return Markup()
+        try:
+            folders = self.host.folders
+            folder = safe_paths.child(folders.output_folder(full_finetune=method == FULL_FINETUNE), name, "Name")
+            status = loras.run_status(folder)
+            if status == "nothing":
+                return Markup()
+            go_on = "resume it"
+            if status in ("finished", "made elsewhere"):  # a full model that is complete can't be continued
+                go_on = "continue training it" if loras.has_lora(folder) else ""
+            labels = {
+                "continue": go_on,
+                "replace": "replace it (a backup is kept)",
+                "new_name": f"use a new name: {loras.free_name(folder.parent, folder.name)}",
+            }
+            buttons = Markup("").join(
+                markup.apply_button(label, {"if_exists": choice}, chosen=choice == chosen)
+                for choice, label in labels.items()
+                if label
+            )
+            line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
+            return line.format(name, loras.describe_folder(folder), buttons) if sentence else buttons
+        except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
+            return Markup()
+
+    def unanswered_choices(self, settings: TrainingSettings) -> Markup:
+        """The buttons of that line, for a refusal to start; empty if the form has a choice already."""
+        what, method = settings.what, settings.lora.method
+        if what.if_exists != "ask":
+            return Markup()
+        return self.describe_existing_name(what.name, what.if_exists, method, sentence=False)
+
+    async def follow_job(
+        self, kind: JobKind, title: str, work: JobFn, status: str = ""
+    ) -> AsyncIterator[tuple[str, list[Event]]]:
+        """Start a job on the model; yield its status with its new events, or why it can't start, without any."""
+        try:
+            self.check_writable()
+            job = self.session.start(kind, title, self.host, work)
+        except TrainingProError as error:
+            async for refusal in self.follow_refusal(error):
+                yield refusal, []
             return
+        yield status, []
+        position = 0
+        async for _ in follow_changes(lambda: (len(job.log), job.log.closed)):
+            # In this order: what is logged before the log is closed must not be missed.
+            closed, events = job.log.closed, job.log.since(position)
+            position += len(events)
+            for event in events:
+                if isinstance(event, (Stage, JobEnded)):
+                    status = markup.job_status(event)
+            yield status, events
+            if closed:
+                return
+
+    async def follow_refusal(self, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
+        """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
+        job, refusal = self.session.current, markup.problem(str(error), *parts)
+        if job is None or not isinstance(error, BusyError):
+            yield refusal
+            return
+        async for _ in follow_changes(lambda: job.log.closed):
+            if job.log.closed:
+                break
+            yield refusal
+        yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
 
 
-def stop_job(job: Job | None) -> str:
-    """Stop a job; the message is empty if it is not running."""
-    if job is None or not job.running:
-        return ""
-    job.control.ask(Request.STOP)
-    return markup.paragraph("Stopping.", quiet=True)
+class StopButton:
+    """Enabled only while such a job is running, on every page, also after an error or a reload."""
 
+    def __init__(self, context: PageContext, kind: JobKind, elem_id: str) -> None:
+        self._context, self._kind = context, kind
+        self._button = gr.Button("Stop", interactive=False, elem_id=elem_id)
 
-async def follow_refusal(session: Session, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
-    """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
-    job, refusal = session.current, markup.problem(str(error), *parts)
-    if job is None or not isinstance(error, BusyError):
-        yield refusal
-        return
-    async for _ in follow_changes(lambda: job.log.closed):
-        if job.log.closed:
-            break
-        yield refusal
-    yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
+    def connect(self, status: Any) -> None:
+        """Register the click; `status` shows that the job is stopping, and how it ended."""
+
+        async def stop() -> AsyncIterator[str]:
+            job = self._context.running_job(self._kind)
+            if job is None:
+                yield ""
+                return
+            job.control.ask(Request.STOP)
+            yield markup.paragraph("Stopping.", quiet=True)
+            # A page that was reloaded while the job ran has no stream of its own that would show its end.
+            while job.end is None:
+                await asyncio.sleep(POLL_SECONDS)
+            yield markup.job_status(job.end)
+
+        add_handler(self._button.click, stop, None, status, what="Stop")
+
+    def follow(self, working: Any) -> None:
+        """Follow a text box that holds the kind of the running job; a stream of its own would block others."""
+
+        def update(kind: str) -> Any:
+            return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
+
+        add_handler(working.change, update, working, self._button, what="Showing the Stop button")
 
 
 async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None]:

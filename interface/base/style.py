@@ -38,7 +38,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-bar {height: 10px; border-radius: 5px; overflow: hidden; margin: 6px 0;
   background: var(--border-color-primary);}
 .tp-bar i {display: block; height: 100%; background: var(--color-accent);}
-.tp-curve {width: 100%; height: auto; display: block; margin-top: 6px;}
+.tp-curve {width: 100%; height: auto; max-height: 340px; display: block; margin-top: 6px; overflow: visible;}
 .tp-recall {width: 100%; height: 22px; display: block; margin: 2px 0 8px;
   outline: 1px solid var(--border-color-primary); outline-offset: 1px;} .tp-recall-cell {fill: #2f9e5b;}
 .tp-curve polyline {fill: none; stroke-linejoin: round;}
@@ -92,11 +92,10 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-run-list td:first-child {overflow-wrap: anywhere; min-width: 8em;}
 .tp-run-list td:nth-child(n + 3) {white-space: nowrap;}
 .tp-run-list td:nth-child(2) {min-width: 5.6em;}
-.tp-run-list th button {text-align: inherit;}
 .tp-run-actions button {font-size: 0.95rem; padding: 6px 10px !important;}
 .tp-run-list td span {display: block; font-size: 0.85em; color: var(--tp-quiet);}
 .tp-run-list th button {padding: 0; border: none; background: none; color: inherit; font: inherit;
-  cursor: pointer;}
+  text-align: inherit; cursor: pointer;}
 .tp-run-list th:not([aria-sort="none"]) button {color: var(--body-text-color); font-weight: 600;}
 .tp-card ul.tp-parts {list-style: none; margin-left: 0; max-height: 190px; overflow-y: auto;}
 .tp-parts .tp-use {margin: 1px 6px 1px 0;}
@@ -132,14 +131,13 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-card li:has(> details) {list-style: none;}
 .tp-chart {width: 100%; max-width: 806px; height: auto; display: block; margin: 0 auto 8px auto;}
 .tp-chart polyline {fill: none; stroke-width: 1.8; stroke-linejoin: round;}
-.tp-samples td, .tp-samples th {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
-.tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
+#tp-samples :is(td, th) {min-width: 8em; white-space: pre-wrap; overflow-wrap: anywhere;}
+#tp-samples :is(td, th):first-child {min-width: 5em; color: var(--tp-quiet);}
 .tp-rows :is(td, th) {white-space: nowrap;}
 .tp-rows :is(td, th):is(:nth-child(3), :nth-child(4)) {min-width: 11em; white-space: normal;}
 #tp-perplexity-found summary {margin-top: 6px; cursor: pointer;}
 .tp-hidden, .form:not(:has(> :not(.tp-hidden))) {display: none !important;}
 .tp-form:has(#tp-data .token) .tp-no-data {display: none;}
-.tp-curve {max-height: 340px; overflow: visible;}
 /* Clips as before, but lets sticky children work. */
 .gradio-container:has(.tp-first-buttons) {overflow: clip !important;}
 @media (max-width: 1100px) {.tp-axis, .tp-phase-name {font-size: 15px;}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,19 +19,7 @@ from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import (
-    CSS,
-    RELOAD,
-    PageContext,
-    add_handler,
-    fill_button,
-    follow_changes,
-    follow_job,
-    markup,
-    on_load,
-    page_load,
-    stop_job,
-)
+from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, markup, page_load
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
@@ -119,14 +108,15 @@ def build_page(
 
     # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
     page.preprocess_data = checked_inputs
+    context = PageContext(host, engine, session)
     with page:
-        models = draw_model_picker(host, session, loadings)
-        DownloadPanel(PageContext(host, engine, session, models), host.download_job).draw()
+        models = draw_model_picker(host, context, loadings)
+        DownloadPanel(replace(context, models=models), host.download_job)
         draw_tab(host, engine, session, models)
     return page, {} if style else {"css": CSS}
 
 
-def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping[str, str]) -> gr.Dropdown:
+def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Mapping[str, str]) -> gr.Dropdown:
     """Draw the menus for the model and its precision, and the memory that it needs; returns the menu of models."""
     precisions = [(label, value) for value, label in loadings.items()]
     with gr.Row():
@@ -143,7 +133,7 @@ def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping
         if not name and len(models) == 1:
             name = models[0]
         choices = models if not name or name in models else [name, *models]
-        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name or "", loading)
+        return gr.update(choices=choices, value=name or None), loading, describe_size(host, name, loading)
 
     async def load(name: str | None, loading: str) -> AsyncIterator[str]:
         if not name:
@@ -154,21 +144,20 @@ def draw_model_picker(host: ModelPickerHost, session: Session, loadings: Mapping
             host.load(host.validate_name(name), loading)
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
-        start = partial(session.start, "model", f"Loading {name}", host, work)
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
-        async for said, _ in follow_job(session, start, loading_note):
+        async for said, _ in context.follow_job("model", f"Loading {name}", work, loading_note):
             yield said
 
     menus = [models_menu, loading_menu]
     add_handler(load_button.click, load, menus, status, what="Loading the model")
     add_handler(refresh_button.click, show, menus, [*menus, needs], what="Refresh")
     changes, what = [menu.change for menu in menus], "Reading the model"
-    add_handler(changes, lambda name, loading: describe_size(host, name or "", loading), menus, needs, what=what)
-    on_load(lambda: show(*host.selected_model), [*menus, needs], what=what)
+    add_handler(changes, partial(describe_size, host), menus, needs, what=what)
+    add_handler(page_load(), lambda: show(*host.selected_model), None, [*menus, needs], what=what)
     return models_menu
 
 
-def describe_size(host: ModelPickerHost, name: str, loading: str) -> str:
+def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
     """The size of the weights of a model on disk, and in memory if it is loaded like this."""
     if not name:
         start = "Choose a model. To add one, put it" if host.models() else "There is no model yet. Put one"
@@ -221,9 +210,7 @@ class DownloadPanel:
     def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
         self._context, self._prepare = context, prepare
         self._last_request = ""
-
-    def draw(self) -> None:
-        has_no_models = not self._context.host.models()
+        has_no_models = not context.host.models()
         with gr.Accordion(DOWNLOAD, open=has_no_models, elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 name = gr.Textbox(
@@ -236,24 +223,27 @@ class DownloadPanel:
                 style = {"min_width": 90, "scale": 0, "elem_classes": "tp-beside-field"}
                 self._get_button = gr.Button("Get", elem_id="tp-get", **style)
                 self._stop_button = gr.Button("Stop", elem_id="tp-get-stop", **style)
-            suggested = Markup(" ").join(fill_button(NAME_BOX, m, m.partition("/")[2]) for m in SUGGESTED_MODELS)
-            gr.HTML(Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>').format(suggested))
+            buttons = (markup.fill_button(NAME_BOX, name, name.partition("/")[2]) for name in SUGGESTED_MODELS)
+            suggested = Markup('<p class="tp-quiet tp-suggested">Suggested models: {}</p>')
+            gr.HTML(suggested.format(Markup(" ").join(buttons)))
             refusal = gr.HTML(elem_id="tp-get-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-get-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
         def stop() -> str:
             self._context.check_writable()
-            if stop_job(self._context.session.latest("download")):
-                return ""
-            raise BusyError("No download is running.")
+            job = self._context.running_job("download")
+            if job is None:
+                raise BusyError("No download is running.")
+            job.control.ask(Request.STOP)
+            return ""
 
         get = [self._get_button.click, name.submit]
         add_handler(get, self._start_download, name, refusal, what="Downloading the model")
         add_handler(self._stop_button.click, stop, None, refusal, what="Stop")
         # The last requested name; if there is none, what the user has typed stays.
         asked = lambda: gr.update(**({"value": self._last_request} if self._last_request else {}))  # noqa: E731
-        on_load(asked, [name], what="Filling in the model's name")
+        add_handler(page_load(), asked, None, name, what="Filling in the model's name")
         outputs = [self._accordion, self._get_button, self._stop_button, self._status, self._context.models]
         for event in (page_load(), follow_button.click):
             add_handler(event, self._follow, None, outputs, what="Showing the download")
@@ -273,8 +263,7 @@ class DownloadPanel:
         """Show the last download, then every change for as long as the page is open."""
         session, menu = self._context.session, self._context.models
         # A download that had ended before the page was opened changes no choice in the menu of models.
-        earlier = session.latest("download")
-        seen = None if earlier is not None and earlier.running else earlier
+        seen = None if self._context.running_job("download") else session.latest("download")
 
         def state() -> object:
             job = session.latest("download")

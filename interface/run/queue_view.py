@@ -17,7 +17,7 @@ from ...core.jobs import AutoStart, Request
 from ...records.queue import Queue, QueueRunner
 from ...settings import presets
 from ...train_utils import format_count, plural
-from ..base import RELOAD, Form, PageContext, add_handler, apply_button, markup
+from ..base import RELOAD, Form, PageContext, add_handler, markup
 
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
@@ -133,14 +133,14 @@ def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
         if not run.values.get("max_steps"):
             steps += f" in {presets.format_value('epochs', epochs)} {plural(epochs, 'epoch')}"
         skipped = [markup.paragraph(f"Skipped: {run.skipped}", quiet=True)] if run.skipped else []
-        more = markup.join([apply_button("Load into form", run.values), *skipped])
+        more = markup.join([markup.apply_button("Load into form", run.values), *skipped])
         rows.append((run, f"{data}; {steps}; {run.model}", more))
     waiting = [html(WAITING, rows=rows, buttons=ROW_BUTTONS)] if rows else []
     if rows:
         waiting.append(markup.paragraph(_explain_next(auto_start, training=training), quiet=True))
     ended = Markup("{}: {}. {}{}")
     done = (
-        ended.format(run.name, run.outcome, run.text, apply_button("Load into form", run.values))
+        ended.format(run.name, run.outcome, run.text, markup.apply_button("Load into form", run.values))
         for run in queue.done
     )
     count = format_count(len(rows), "waiting run") if rows else "no waiting runs"

@@ -11,22 +11,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
-from ...core.errors import TrainingProError, error_message
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural, size
-from ..base import (
-    Form,
-    PageContext,
-    ResultInputs,
-    add_handler,
-    apply_button,
-    link_settings,
-    markup,
-    outdated_notice,
-    setting_link,
-)
+from ..base import Form, PageContext, ResultInputs, add_handler, markup
 from .charts import slice_maps
 
 if TYPE_CHECKING:
@@ -45,13 +34,10 @@ SPECIAL_STYLE = "border:1px solid currentColor;border-radius:4px;padding:0 2px 3
 
 
 class ExampleBrowser:
-    """A folded part of the page that shows the training examples one by one."""
+    """A folded part of the page, drawn after the form, that shows the training examples one by one."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
-        """Draw it and register its event handlers, after the form is drawn."""
         with gr.Accordion("Browse examples", open=False, elem_id="tp-leafing"):
             with gr.Row():
                 self._number = gr.Number(
@@ -68,7 +54,7 @@ class ExampleBrowser:
             self.made_from = gr.State()
         inputs = {*self._form.inputs(), self._number, self._query}
         outputs = [self._number, message, self.made_from]
-        options = {"what": "Showing the example", "says": message}
+        options = {"what": "Showing the example", "says": message, "clears": {self.made_from: None}}
         show_events = [show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (next_button.click, 1), (previous_button.click, -1)):
             add_handler(event, partial(self._show, by=by), inputs, outputs, **options)
@@ -79,12 +65,9 @@ class ExampleBrowser:
         made_from = self._context.made_from(values)
         first, query = max(1, int(number or 1) + by), str(query or "").strip()
         request = PreviewQuery(1, first, query, backward=by < 0)
-        try:
-            # The examples do not depend on the name, which may be missing.
-            settings = training_settings({**values, "name": "examples"})
-            report = self._context.engine.check(settings, self._context.host, show=request)
-        except (TrainingProError, OSError) as error:
-            return gr.update(), markup.problem(error_message(error)), made_from
+        # The examples do not depend on the name, which may be missing.
+        settings = training_settings({**values, "name": "examples"})
+        report = self._context.engine.check(settings, self._context.host, show=request)
         if report.shown:
             (example,) = report.shown
             return example.number, example_card(example, report.examples), made_from
@@ -135,10 +118,10 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         examples = markup.fold(title, markup.join(explained))
     return markup.card(
         f"Check: {report.verdict}{count}",
-        outdated_notice("check"),
-        markup.html_list(map(link_settings, report.problems)),
+        markup.outdated_notice("check"),
+        markup.html_list(map(markup.link_settings, report.problems)),
         choices,
-        markup.html_list(map(link_settings, report.advice)),
+        markup.html_list(map(markup.link_settings, report.advice)),
         _suggestions(report),
         notes_heading,
         notes,
@@ -159,7 +142,7 @@ def _suggestions(report: DatasetReport) -> str:
     changes, fitting = [], []
     values: dict[str, Any] = {}
     for suggestion in report.suggestions:
-        link = setting_link(suggestion.key, SETTINGS[suggestion.key].label)
+        link = markup.setting_link(suggestion.key, SETTINGS[suggestion.key].label)
         reason = f"{link}: {escape(suggestion.why)}"
         if suggestion.keep:
             fitting.append(f"{reason} Keep <strong>{escape(suggestion.words)}</strong>.")
@@ -170,12 +153,12 @@ def _suggestions(report: DatasetReport) -> str:
         breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
         if breaks > 1:
             text += f" ({format_count(breaks - 1, 'empty line')})"
-        changes.append(f"{reason} {apply_button(text, suggestion.values)}")
+        changes.append(f"{reason} {markup.apply_button(text, suggestion.values)}")
         values |= suggestion.values
     parts = [markup.html_list(changes)]
     if len(changes) > 1:
         every = "both" if len(changes) == 2 else f"all {len(changes)}"
-        parts.append(Markup("<p>{}</p>").format(apply_button(f"use {every} suggestions", values)))
+        parts.append(Markup("<p>{}</p>").format(markup.apply_button(f"use {every} suggestions", values)))
     if fitting:
         other, settings = "other " if changes else "", plural(len(fitting), "setting")
         fine = plural(len(fitting), "is fine as it is", "are fine as they are")
@@ -243,7 +226,7 @@ def example_card(shown: ExamplePreview, of: int) -> str:
     """One example as a card; `of` is the number of all examples."""
     explained = markup.paragraph(f"This is what the model will see. {EXPLANATION}", quiet=True)
     title = f"Example {shown.number:,} of {of:,}"
-    return markup.card(title, outdated_notice("example"), example_html(shown), explained)
+    return markup.card(title, markup.outdated_notice("example"), example_html(shown), explained)
 
 
 def example_html(shown: ExamplePreview) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,8 +33,8 @@ from ...core.jobs import (
 )
 from ...records.report import Mark, best_evaluation, judge_live, peak_name, run_speed
 from ...settings import presets
-from ...train_utils import duration, format_digits, plural, size
-from ..base import apply_button, markup, table_row
+from ...train_utils import duration, format_digits, plural, size, time_of_day
+from ..base import markup
 from .charts import loss_curve, run_charts
 
 MAX_ADVICE, MAX_NOTES = 6, 100
@@ -201,7 +202,7 @@ class RunView:
             )
         parts: list[str] = [
             *(markup.paragraph(line) for line in end.text.splitlines()),
-            markup.html_list(apply_button(remedy.words, remedy.values) for remedy in end.remedies),
+            markup.html_list(markup.apply_button(remedy.words, remedy.values) for remedy in end.remedies),
             markup.details("Details", end.details),
         ]
         if end.folder and self.plan and self.plan.settings.get("method") == "lora":
@@ -260,9 +261,9 @@ class RunView:
         figures.append(("learning rate", format_digits(last.learning_rate)))
         figures.append(("tokens per second", f"{self._pace.tokens_per_second:,.0f}"))
         if not self.job.control.pending & {Request.STOP, Request.PAUSE}:
-            left = self._pace.seconds_left
+            left, now = self._pace.seconds_left, time.time()
             pace = f"time left ({duration(self._pace.seconds_per_step)} per step)"
-            figures += [(pace, duration(round(left))), ("ends at about", markup.time_after(left))]
+            figures += [(pace, duration(round(left))), ("ends at about", time_of_day(now + left, now))]
         saved = self._last_checkpoint.step if self._last_checkpoint else first_step
         figures.append(("last checkpoint", f"step {saved}" if saved else "none yet"))
         return markup.figures(figures)
@@ -279,15 +280,12 @@ def samples_table(samples: Sequence[SampleGenerated], *, ended: bool) -> str:
     without_lora = {(without, s.prompt): s.without for s in samples if s.without}
     answers = without_lora | {(f"step {s.step}", s.prompt): s.text or no_text for s in samples}
     labels = [*([without] if without_lora else []), *(f"step {step}" for step in shown)]
-    rows = (table_row("td", [label, *(answers.get((label, p), "") for p in prompts)]) for label in labels)
-    table = "".join([table_row("th", ["prompt", *prompts]), *rows])
+    rows = ([label, *(answers.get((label, prompt), "") for prompt in prompts)] for label in labels)
     missing = (
         "There are no samples with the LoRA, because the run ended before the first one was due. To get replies "
         "with the LoRA, open the Try it tab."
         if ended
         else "The samples with the LoRA are not ready yet."
     )
-    title = markup.paragraph(
-        f"Samples: what the model wrote for each prompt. {'' if shown else missing}", quiet=True
-    )
-    return f'{title}<div class="tp-wide"><table class="tp-table tp-samples">{table}</table></div>'
+    title = f"Samples: what the model wrote for each prompt. {'' if shown else missing}"
+    return markup.paragraph(title, quiet=True) + markup.table(("prompt", *prompts), rows)

@@ -15,7 +15,7 @@ from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
 from ...core.host import Folders
-from ...core.jobs import Advice, Event, Job, Note, PerplexityMeasured, Segment
+from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Segment
 from ...data import dataset_index
 from ...data.readers import row_files
 from ...records.folder import loras
@@ -23,7 +23,7 @@ from ...records.report import charts
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import ROW_SETTING_KEYS, row_settings
-from ..base import Form, PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
+from ..base import Form, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
 
 EXPLANATION = (
@@ -55,7 +55,6 @@ class PerplexityTab:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-        self.stop_button = StopButton(context, "perplexity", "tp-perplexity-stop")
 
     def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
@@ -79,7 +78,7 @@ class PerplexityTab:
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
             self._start_button = gr.Button("Measure", **options)
-            self.stop_button.draw()
+            self.stop_button = StopButton(self._context, "perplexity", "tp-perplexity-stop")
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
@@ -132,16 +131,7 @@ class PerplexityTab:
         return self._context.read_disk(has_row_file, False)
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
-        status, events = "", list[Event]()
-        async for status, new_events in follow_job(self._context.session, partial(self._start_job, inputs)):
-            events += new_events
-            yield status, results_html(events), gr.update()
-        if events:
-            yield status, results_html(events), self._earlier_table()
-
-    def _start_job(self, inputs: Mapping[Any, Any]) -> Job:
-        context = self._context
-        context.check_writable()
+        context, status, events = self._context, "", list[Event]()
         # Data are looked up by name, so the page gives no access to other files.
         name = str(inputs[self._data] or "").strip()
         data = str(dataset_index.find_datasets([name], context.host.folders)[0].path) if name else ""
@@ -154,8 +144,12 @@ class PerplexityTab:
             comment=str(inputs[self._comment] or ""),
         )
         settings = row_settings(self._form.values(inputs))
-        work = partial(context.engine.perplexity, request, settings, context.host)
-        return context.session.start("perplexity", f"Perplexity of {Path(data).name}", context.host, work)
+        work, title = partial(context.engine.perplexity, request, settings, context.host), Path(data).name
+        async for status, new_events in context.follow_job("perplexity", f"Perplexity of {title}", work):
+            events += new_events
+            yield status, results_html(events), gr.update()
+        if events:
+            yield status, results_html(events), self._earlier_table()
 
     def _earlier_table(self) -> str:
         """The last rows of the evaluations table of the host."""

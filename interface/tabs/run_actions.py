@@ -5,7 +5,7 @@ An action on the disk returns its message, and raises an error if it is not poss
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from ...core.engine import GgufRequest, MergeRequest
 from ...core.errors import SavingError
 from ...core.files import safe_paths
 from ...core.host import Folders
-from ...core.jobs import EvidenceMeasured, Job, JobEnded, JobKind, RecallMeasured, progress_text
+from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured
 from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
-from ...records.remote import REQUESTS, read_progress, send_request
+from ...records.remote import REQUESTS, send_request
 from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
 from ...train_utils import format_count, plural, size
-from ..base import PageContext, follow_job, markup, resume_run
+from ..base import PageContext, markup
 
 
 def require_choice(chosen: str | None) -> str:
@@ -127,7 +127,7 @@ def resume(context: PageContext, chosen: str | None) -> str:
             f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
             "interrupted by a crash."
         )
-    message = f"{resume_run(context, name, part[-1] if part else 'newest')} See the Train tab."
+    message = f"{context.resume_run(name, part[-1] if part else 'newest')} See the Train tab."
     return markup.card("", markup.paragraph(message), mood="good")
 
 
@@ -140,30 +140,26 @@ def read_settings(context: PageContext, chosen: str | None) -> tuple[str, Mappin
     return markup.card("", markup.paragraph(message), mood="good"), loaded.values
 
 
-def start_on_lora(
-    context: PageContext, kind: JobKind, title: str, chosen: str | None, work: Callable[[Job], JobEnded]
-) -> Job:
-    """Start a job on the chosen LoRA; the title contains `{}` for its name."""
+def require_lora(chosen: str | None, folders: Folders) -> str:
     name = require_choice(chosen)
-    context.check_writable()
-    loras.find_lora(name, context.host.folders.loras)
-    return context.session.start(kind, title.format(name), context.host, work)
+    loras.find_lora(name, folders.loras)
+    return name
 
 
 async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
     """Attach the LoRA to the model in memory, at its full strength."""
-    work = partial(context.engine.attach_lora, chosen or "", 1.0, context.host)
-    start = partial(start_on_lora, context, "model", "Attaching {}", chosen, work)
-    async for status, _ in follow_job(context.session, start):
+    name = require_lora(chosen, context.host.folders)
+    work = partial(context.engine.attach_lora, name, 1.0, context.host)
+    async for status, _ in context.follow_job("model", f"Attaching {name}", work):
         yield status
 
 
 async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
     """Measure what the LoRA learned, forgot and copies; the result ends the status."""
     recalls, evidence = list[RecallMeasured](), None
-    work = partial(context.engine.evidence, chosen or "", context.host)
-    start = partial(start_on_lora, context, "evidence", "Testing {}", chosen, work)
-    async for status, events in follow_job(context.session, start):
+    name = require_lora(chosen, context.host.folders)
+    work = partial(context.engine.evidence, name, context.host)
+    async for status, events in context.follow_job("evidence", f"Testing {name}", work):
         recalls += [event for event in events if isinstance(event, RecallMeasured)]
         evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
         yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
@@ -172,23 +168,17 @@ async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str
 async def merge(
     context: PageContext, chosen: str | None, typed: str | None, shard_size: str | None = None
 ) -> AsyncIterator[str]:
-    """Merge the LoRA into a model with the typed name, and yield the progress, or why that is not possible."""
-
-    def start() -> Job:
-        context.check_writable()
-        require_choice(chosen)
-        name = new_name(typed, "model")
-        if not name:
-            raise SavingError("New name: enter a name for the model.")
-        folder = safe_paths.child(context.host.folders.models, name, "New name")
-        if folder.exists():
-            raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
-        checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
-        request = MergeRequest(chosen or "", str(folder), **checked)
-        work = partial(context.engine.merge, request, context.host)
-        return start_on_lora(context, "merge", "Merging {} into a model", chosen, work)
-
-    async for status, events in follow_job(context.session, start):
+    """Merge the LoRA into a model with the typed name, and yield the progress."""
+    lora, name = require_lora(chosen, context.host.folders), new_name(typed, "model")
+    if not name:
+        raise SavingError("New name: enter a name for the model.")
+    folder = safe_paths.child(context.host.folders.models, name, "New name")
+    if folder.exists():
+        raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
+    checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
+    request = MergeRequest(lora, str(folder), **checked)
+    work = partial(context.engine.merge, request, context.host)
+    async for status, events in context.follow_job("merge", f"Merging {lora} into a model", work):
         yield status
         if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
             # The result, and where to choose the new model: the standalone page updates its menu at once.
@@ -211,14 +201,6 @@ def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, A
 def pause_updates(*, paused: bool) -> tuple[Any, Any]:
     """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
-
-
-def progress_line(run: LoraEntry, folders: Folders) -> str:
-    """How far a run is that is in progress; empty for any other."""
-    if run.status != "in progress":
-        return ""
-    progress = progress_text(read_progress(run.name, folders))
-    return markup.paragraph(f"In progress: {progress.rstrip('.')}.")
 
 
 def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:

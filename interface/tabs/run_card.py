@@ -24,7 +24,7 @@ from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, plural, size
-from ..base import fill_button, markup
+from ..base import markup
 from ..run import line_chart, loss_curve
 from .run_list import CHOSEN_BOX, ListedRun
 
@@ -125,7 +125,7 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
         line_chart("Validation loss", validation),
         *(markup.paragraph(text, quiet=True) for text in warnings),
         markup.table(("", first.name, second.name), rows),
-        fill_button("tp-runs-other", "", "Close comparison"),
+        markup.fill_button("tp-runs-other", "", "Close comparison"),
     )
 
 

@@ -12,10 +12,11 @@ from markupsafe import Markup
 from ...core.errors import TrainingProError, error_message
 from ...core.files import describe_unusable
 from ...core.host import Folders
+from ...core.jobs import progress_text
 from ...records.folder import LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
-from ..base import Form, PageContext, add_handler, can_resume, confirm_click, markup, refresh_choices
+from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
 from . import run_actions
 from .run_card import comparison_html, run_card
 from .run_list import (
@@ -283,17 +284,18 @@ class RunsTab:
         if run is not None and enabled:
             write_missing_report(run.folder, folders)
         in_progress = run is not None and run.status == "in progress"
-        pause, proceed = gr.update(), gr.update()
-        if run is not None and in_progress and enabled:
-            pause, proceed = run_actions.pause_updates(paused=read_progress(run.name, folders).paused)
-        progress = run_actions.progress_line(run, folders) if run else ""
+        pause, proceed, progress = gr.update(), gr.update(), ""
+        if run is not None and in_progress:
+            now = read_progress(run.name, folders)
+            pause, proceed = run_actions.pause_updates(paused=now.paused)
+            progress = markup.paragraph(f"In progress: {progress_text(now).rstrip('.')}.")
         reason = run_actions.describe_missing_lora(run, name or "")
         return {
             self._run_card: run_card(run, name or "", progress) if run else CHOOSE_HINT,
             **({self._note: run.note if run else ""} if with_note else {}),
             # Not for a finished run, or one without a complete checkpoint.
             self._resume_button: gr.update(
-                visible=run is not None and not in_progress and can_resume(context, run.name), interactive=enabled
+                visible=run is not None and not in_progress and context.can_resume(run.name), interactive=enabled
             ),
             self._remote_row: gr.update(visible=in_progress and enabled),
             self._remote_buttons["pause"]: pause,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,10 @@ from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
-from ...core.jobs import Answer, Event, Job, JobEnded, JobKind
+from ...core.jobs import Answer, Event
 from ...records.folder import loras, read_log, read_training_prompt, run_files, trained_steps
 from ...train_utils import format_count
-from ..base import PageContext, StopButton, add_handler, follow_job, markup, page_load, refresh_choices
+from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 
 NO_LORA = "(no LoRA)"
 # How much of an example is suggested as a prompt. Chinese has no spaces between its words, hence the characters.
@@ -34,7 +34,6 @@ class TryTab:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self.stop_button = StopButton(context, "answer", "tp-stop-answer")
 
     def draw(self, tab: gr.Tab) -> None:
         with gr.Row():
@@ -78,7 +77,7 @@ class TryTab:
                 with gr.Row(elem_classes="tp-buttons"):
                     options = {"interactive": not self._context.read_only_reason()}
                     self._answer_button = gr.Button("Generate", variant="primary", elem_id="tp-go", **options)
-                    self.stop_button.draw()
+                    self.stop_button = StopButton(self._context, "answer", "tp-stop-answer")
                     self._put_on_button = gr.Button("Attach LoRA", elem_id="tp-put-on", **options)
                     self._take_off_button = gr.Button("Detach LoRA", elem_id="tp-take-off", **options)
                 help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
@@ -160,10 +159,8 @@ class TryTab:
             heading = f"LoRA: {question.lora}{trained}, used at {question.strength:.0%} strength. {heading}"
         yield {self._lora_status: ""}
         texts = {"without": "", "with": ""}
-        start = partial(
-            self._start, "answer", "Generating text", partial(context.engine.answer, question, context.host)
-        )
-        async for status, events in follow_job(context.session, start):
+        work = partial(context.engine.answer, question, context.host)
+        async for status, events in context.follow_job("answer", "Generating text", work):
             if not events:
                 yield {self._status: status}
                 continue
@@ -177,19 +174,13 @@ class TryTab:
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        start = partial(self._start, "model", f"Attaching {name}", work)
-        async for status, _ in follow_job(self._context.session, start):
+        async for status, _ in self._context.follow_job("model", f"Attaching {name}", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        start = partial(self._start, "model", "Detaching the LoRA", work)
-        async for status, _ in follow_job(self._context.session, start):
+        async for status, _ in self._context.follow_job("model", "Detaching the LoRA", work):
             yield status
-
-    def _start(self, kind: JobKind, title: str, work: Callable[[Job], JobEnded]) -> Job:
-        self._context.check_writable()
-        return self._context.session.start(kind, title, self._context.host, work)
 
 
 def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Job, ProbeDone, probe_extra_times
+from ...core.jobs import ProbeDone, probe_extra_times
 from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -23,7 +23,7 @@ from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import duration, plural, size
-from ..base import Form, PageContext, add_handler, apply_button, follow_job, markup, outdated_notice, shown_value
+from ..base import Form, PageContext, add_handler, markup, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
@@ -36,8 +36,6 @@ class PresetsPanel:
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
         self._tables: dict[Any, Any] = {}
-
-    def draw(self) -> None:
         self.menu = gr.Dropdown(
             self.choices(), value=UNCHANGED, label="Copy settings from", elem_id="tp-start-from"
         )
@@ -246,9 +244,7 @@ class ProbePanel:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
-        enabled = not self._context.read_only_reason()
+        enabled = not context.read_only_reason()
         with gr.Row(elem_classes="tp-buttons"):
             self._test_button = gr.Button("Test one step", size="sm", interactive=enabled, elem_id="tp-probe")
             self._fit_button = gr.Button("Fit to my GPU", size="sm", interactive=enabled, elem_id="tp-fit")
@@ -262,14 +258,9 @@ class ProbePanel:
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
         context, values, probed = self._context, self._form.values(inputs), None
-
-        def start() -> Job:
-            settings = training_settings({**values, "name": values.get("name") or "one-step"})
-            context.check_writable()
-            work = partial(context.engine.probe, settings, context.host)
-            return context.session.start("probe", "Testing one step", context.host, work)
-
-        async for message, events in follow_job(context.session, start):
+        settings = training_settings({**values, "name": values.get("name") or "one-step"})
+        work = partial(context.engine.probe, settings, context.host)
+        async for message, events in context.follow_job("probe", "Testing one step", work):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
         if probed is not None:
@@ -302,9 +293,9 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
         advice = markup.paragraph(f"Settings changed so that the run fits in memory: {'; '.join(changes)}.")
     else:
         answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
-        advice = Markup("<p>{} {}</p>").format(answer, apply_button("; ".join(changes), probed.fitting))
+        advice = Markup("<p>{} {}</p>").format(answer, markup.apply_button("; ".join(changes), probed.fitting))
     mood = markup.usage_mood(probed.peak, probed.free)
-    return markup.card("", outdated_notice("probe"), figures, advice, mood=mood)
+    return markup.card("", markup.outdated_notice("probe"), figures, advice, mood=mood)
 
 
 NOTHING_HELPS = (

@@ -1,11 +1,10 @@
-"""What follows from the form: steps, LoRA strength and size, schedule, changed settings; and the search field."""
+"""What follows from the form: steps, LoRA strength and size, schedule, changed settings; what a search finds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError
@@ -16,22 +15,10 @@ from ...settings.other_names import Named, find_settings
 from ...settings.parsing import training_settings
 from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
-from ..base import add_handler, apply_button, markup, reset_button, setting_link
+from ..base import markup
 from ..run import small_lr_svg
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
-
-
-def draw_search() -> None:
-    """Draw a text box, and links to the settings and presets that it finds."""
-    query = gr.Textbox(
-        label="Find a setting or preset",
-        placeholder="For example: save steps, stop token, out of memory, cutoff_len",
-        max_lines=1,
-        elem_id="tp-find",
-    )
-    results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
-    add_handler(query.change, results_html, query, results, what="Finding a setting")
 
 
 def results_html(query: str) -> str:
@@ -45,8 +32,8 @@ def results_html(query: str) -> str:
         return markup.paragraph(f"No setting or preset matches {query[:60]!r}. Try a shorter word.", quiet=True)
     results = []
     for named in found:
-        goal, link = goals.get(named.label), setting_link(named.key, named.label)
-        button = Markup(" {}").format(apply_button("use", goal.values)) if goal else ""
+        goal, link = goals.get(named.label), markup.setting_link(named.key, named.label)
+        button = Markup(" {}").format(markup.apply_button("use", goal.values)) if goal else ""
         results.append(Markup(RESULT).format(link + button, named.help.partition(". ")[0]))
     return markup.join(results)
 
@@ -97,7 +84,7 @@ def reset_buttons(values: Mapping[str, Any]) -> Markup:
     """Reset buttons of all settings that differ from their defaults."""
     defaults = {key: SETTINGS[key].default for key in values if key not in presets.EXCLUDED_KEYS}
     changed_keys = presets.differing_keys(defaults, {key: values[key] for key in defaults})
-    buttons = (reset_button(key, presets.format_value(key, defaults[key])) for key in changed_keys)
+    buttons = (markup.reset_button(key, presets.format_value(key, defaults[key])) for key in changed_keys)
     return markup.join(buttons)
 
 

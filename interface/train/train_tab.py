@@ -21,17 +21,12 @@ from ...settings.rules import hidden_keys
 from ..base import (
     Form,
     PageContext,
-    ResultKind,
     add_handler,
     confirm_click,
-    describe_existing_name,
     load_script,
     markup,
-    model_line,
-    on_load,
-    outdated_style,
+    page_load,
     refresh_choices,
-    resume_run,
     setting_layout,
 )
 from ..run import RunPanel
@@ -47,8 +42,6 @@ class ResumePanel:
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self) -> None:
         self._card = gr.Group(visible=False, elem_id="tp-unfinished")
         with self._card:
             self._description = gr.HTML(elem_id="tp-unfinished-said")
@@ -76,7 +69,8 @@ class ResumePanel:
             outputs,
         )
         clears = {self._card: gr.update(visible=True)}  # the message of an error stands in it
-        on_load(self._list_runs, panel, what="Looking for interrupted runs", clears=clears)
+        what = "Looking for interrupted runs"
+        add_handler(page_load(), self._list_runs, None, panel, what=what, clears=clears)
 
     def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
         if self._context.read_only_reason():
@@ -102,7 +96,7 @@ class ResumePanel:
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             if button is self._resume_button:  # bit for bit as if it had not crashed
-                return resume_run(self._context, run.name)
+                return self._context.resume_run(run.name)
             if button is self._keep_button:
                 crashed_runs.keep_run(run, folders)
                 return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
@@ -120,16 +114,13 @@ class TrainTab:
     def __init__(self, context: PageContext) -> None:
         self._context = context
         self.form = Form()
-        self._presets = PresetsPanel(context, self.form)
         self._run_panel = RunPanel(context, self.form)
-        self._probe_panel = ProbePanel(context, self.form)
-        self._resume_panel = ResumePanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
 
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
-        status_line = gr.HTML(model_line(self._context), elem_id="tp-line")
-        self._resume_panel.draw()
+        status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
+        self._resume_panel = ResumePanel(self._context, self.form)
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
@@ -139,7 +130,7 @@ class TrainTab:
         # A hidden text box with the kind of the job on the model, for the other tabs.
         self.working = self._run_panel.working
         # The states that hold the inputs of each result on the page.
-        self._made_from: dict[ResultKind, Any] = {
+        self._made_from: dict[str, Any] = {
             "check": self._run_panel.made_from,
             "example": self._run_panel.example_browser.made_from,
             "probe": self._probe_panel.made_from,
@@ -153,7 +144,7 @@ class TrainTab:
 
     def _draw_form(self) -> None:
         data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
-        self._presets.draw()
+        self._presets = PresetsPanel(self._context, self.form)
         self.form.draw_row("name", "if_exists")
         # The first dataset that a name was suggested for, or with which the form was restored.
         self._data_before = gr.State("")
@@ -170,7 +161,14 @@ class TrainTab:
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
         self._summary = gr.HTML(elem_id="tp-together")
-        summary.draw_search()
+        query = gr.Textbox(
+            label="Find a setting or preset",
+            placeholder="For example: save steps, stop token, out of memory, cutoff_len",
+            max_lines=1,
+            elem_id="tp-find",
+        )
+        results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
+        add_handler(query.change, summary.results_html, query, results, what="Finding a setting")
         for title, rows in setting_layout.FOLDED_ROWS.items():
             with gr.Accordion(title, open=False, elem_id=setting_layout.part_id(title)) as part:
                 if title in setting_layout.PRESET_TABLES:
@@ -182,7 +180,7 @@ class TrainTab:
                 if title == setting_layout.LIVE_PART:
                     self._run_panel.buttons.draw_live()
                 if title == setting_layout.MEMORY_PART:
-                    self._probe_panel.draw()
+                    self._probe_panel = ProbePanel(self._context, self.form)
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
@@ -197,7 +195,7 @@ class TrainTab:
         fields, name, data = list(parts.values()), parts["name"], parts["data"]
         wishes = {*form, self._wish_box}
         add_handler(self._wish_box.change, self._on_wish, wishes, fields, what="Filling in the form")
-        on_load(None, [], js=load_script("clicks"))
+        add_handler(page_load(), None, None, [], what="", js=load_script("clicks"))
         # In the browser, remove a message of success once the user changes the form or takes another action.
         messages = [self._add_message, self._presets.message, self._resume_panel.message]
         events = [field.input for field in fields]
@@ -209,10 +207,7 @@ class TrainTab:
         inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
         add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
         named_by = [name, parts["if_exists"], parts["method"]]
-        changes, describe = (
-            [*(part.change for part in named_by), ended],
-            partial(describe_existing_name, self._context),
-        )
+        changes, describe = [*(part.change for part in named_by), ended], self._context.describe_existing_name
         add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
         inputs, outputs = {self._add_button, data}, [data, self._add_message]
         add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")
@@ -228,7 +223,7 @@ class TrainTab:
         )
         refreshed = refresh_choices(refreshed.then, parts["eval_data"], choices, keep=self._existing_entries)
         fields = [*parts.values(), self._presets.menu]
-        restored = on_load(self._restore_form, fields, what="Restoring the form")
+        restored = add_handler(page_load(), self._restore_form, None, fields, what="Restoring the form")
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
         consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._made_from.values()},
@@ -330,12 +325,12 @@ class TrainTab:
         # A style sheet that marks the results whose inputs have changed.
         current = context.made_from(values)
         made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
-        outdated = outdated_style(kind for kind, used in made_from.items() if used and used.differs(current))
+        outdated = [kind for kind, used in made_from.items() if used and used.differs(current)]
         hiding = setting_layout.hiding_style(hidden_keys(values, preview.kinds))
         return {
             self._summary: markup.paragraph(text, quiet=True),
             self._schedule_chart: summary.schedule_svg(values, preview.examples),
-            self._form_state: hiding + summary.reset_buttons(values) + outdated,
+            self._form_state: hiding + summary.reset_buttons(values) + markup.outdated_style(outdated),
             **titles,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from training_pro.interface.base import apply_button, link_settings, reset_button, setting_layout, shown_value
+from training_pro.interface.base import markup, setting_layout, shown_value
 from training_pro.interface.base.form import choice_value, display_value, make_component
 from training_pro.interface.train import summary
 from training_pro.settings import rules
@@ -53,18 +53,20 @@ def test_gradio_does_not_round_whole_numbers():
 
 
 def test_a_sentence_links_to_the_setting_at_its_start_and_after_under():
-    html = link_settings("Invalid rows: 1 of 30. Say <it> under Column names, or under Column namesomething.")
+    link = markup.link_settings
+    html = link("Invalid rows: 1 of 30. Say <it> under Column names, or under Column namesomething.")
     assert re.findall(r'data-tp-go="(\w+)" data-tp-part="([\w-]+)" title="([^"]+)"', html) == [
         ("bad_rows", "tp-part-text-and-tokens", "Under Text and tokens"),
         ("columns", "tp-part-text-and-tokens", "Under Text and tokens"),
     ]
-    assert "Say &lt;it&gt; under" in html and link_settings("story.txt: <b>") == "story.txt: &lt;b&gt;"
+    assert "Say &lt;it&gt; under" in html and link("story.txt: <b>") == "story.txt: &lt;b&gt;"
 
 
 def test_buttons_hold_escaped_values_and_begin_with_a_capital_letter():
-    assert 'data-tp-set="{&#34;name&#34;: &#34;\\&#34;&lt;&#34;}"' in apply_button("a", {"name": '"<'})
-    assert ">Turn on<" in apply_button("turn on", {}) and ">LoRA rank: 8<" in apply_button("LoRA rank: 8", {})
-    assert "Reset to the default: 32" in reset_button("rank", "32")
+    assert 'data-tp-set="{&#34;name&#34;: &#34;\\&#34;&lt;&#34;}"' in markup.apply_button("a", {"name": '"<'})
+    assert ">Turn on<" in markup.apply_button("turn on", {})
+    assert ">LoRA rank: 8<" in markup.apply_button("LoRA rank: 8", {})
+    assert "Reset to the default: 32" in markup.reset_button("rank", "32")
 
 
 def test_the_form_keeps_the_digits_of_numbers_and_the_lines_of_prompts():

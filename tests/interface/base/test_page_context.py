@@ -60,12 +60,9 @@ def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
             job.log.append(event)
         return end
 
-    def start():
-        return context.session.start("answer", "a test", context.host, work)
-
     async def followed():
         received = []
-        async for _, new in base.follow_job(context.session, start, "Begun"):
+        async for _, new in context.follow_job("answer", "a test", work, "Begun"):
             received += new
             go_on.set()
         return received
@@ -75,22 +72,18 @@ def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
 
 def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_page_only_then(context, monkeypatch):
     monkeypatch.setattr(base.page_context, "KEEPALIVE_SECONDS", 0.05)
-    release, session = threading.Event(), context.session
+    release = threading.Event()
 
     async def first(count, stream):
         async with aclosing(stream):
             return [await anext(stream) for _ in range(count)]
 
-    def start():
-        return session.start(
-            "merge", "Merging", FakeHost(), lambda _: release.wait() and JobEnded(outcome="finished")
-        )
-
     try:
-        updates = asyncio.run(first(4, base.follow_job(session, start, "Merging")))
+        work = lambda _: release.wait() and JobEnded(outcome="finished")  # noqa: E731
+        updates = asyncio.run(first(4, context.follow_job("merge", "Merging", work, "Merging")))
         assert [events for _, events in updates[2:]] == [[]] * 2
         assert asyncio.run(first(3, base.follow_changes(lambda: "as before"))) == [None] * 3
-        refusals = asyncio.run(first(3, base.follow_refusal(session, BusyError("Busy."))))
+        refusals = asyncio.run(first(3, context.follow_refusal(BusyError("Busy."))))
         assert len(set(refusals)) == 1 and "Busy." in refusals[0]
     finally:
         release.set()
@@ -100,7 +93,6 @@ def test_stop_is_enabled_for_jobs_of_its_kind_and_follows_them_to_their_end(cont
     def draw():
         working, said = gr.Textbox(elem_id="working"), gr.HTML(elem_id="said")
         button = base.StopButton(context, "answer", "stop")
-        button.draw()
         button.connect(said)
         button.follow(working)
 
@@ -135,8 +127,8 @@ def test_a_result_is_outdated_if_a_new_one_could_differ():
         ({}, "", True),
     ):
         assert CHECKED.differs(base.ResultInputs({**CHECKED.values, **values}, model)) is differs
-    assert base.outdated_style([]) == ""
+    assert base.markup.outdated_style([]) == ""
     for kind in ("check", "example", "probe"):
-        assert f"tp-outdated-{kind}" in base.outdated_notice(
+        assert f"tp-outdated-{kind}" in base.markup.outdated_notice(
             kind
-        ) and f"tp-outdated-{kind} " in base.outdated_style([kind])
+        ) and f"tp-outdated-{kind} " in base.markup.outdated_style([kind])

@@ -55,7 +55,7 @@ def host():
 def page(hub, session, host):
     def draw():
         menu = gr.Dropdown([], elem_id="tp-model")
-        standalone.DownloadPanel(PageContext(host, None, session, menu), hub.get).draw()
+        standalone.DownloadPanel(PageContext(host, None, session, menu), hub.get)
 
     return Visit(draw)
 

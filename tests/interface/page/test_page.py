@@ -47,7 +47,8 @@ def busy(host):
 
 
 def picker(host, session=None):
-    return Visit(lambda: page.draw_model_picker(host, session or Session(), LOADING_OPTIONS))
+    context = PageContext(host, PeftEngine(), session or Session())
+    return Visit(lambda: page.draw_model_picker(host, context, LOADING_OPTIONS))
 
 
 def test_the_memory_is_computed_for_this_machine(host):
