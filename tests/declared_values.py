@@ -43,6 +43,7 @@ VALUES_BY_FIELD: Mapping[str, Any] = {
     "steps": st.integers(1, 10**9),
     "steps_per_epoch": st.integers(1, 10**9),
     "cards": st.integers(0, 9),
+    "maps": st.just(()),  # slice maps hold slice maps
     "key": st.sampled_from(sorted(SETTINGS)),
     "settings": SETTINGS_VALUES,
     "values": SETTINGS_VALUES,

@@ -49,7 +49,7 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     page.wait_for_words("model-said", f"{MODEL} is loaded")
     page.wait_for_words("line", MODEL, "float32")
 
-    page.fill(name="first", data="story.txt", cutoff=64, epochs=10)
+    page.fill(name="first", data="story.txt", cutoff=64, epochs=6)
     assert page.check().startswith("Check: ready")
     assert page.characters_lost() == 0
     assert not demo.loras.exists()
