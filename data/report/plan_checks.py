@@ -86,8 +86,9 @@ def check_plan(
     if plan.processes > 1:
         yield note(
             "batch_size",
-            f"With {plan.processes} processes, one step uses {plan.examples_per_step} examples (True Batch Size "
-            f"{plan.batch_size} x Gradient Accumulation {plan.effective_accumulation} x {plan.processes}).",
+            f"With {plan.processes} processes, one step uses {plan.examples_per_step} examples (True Batch "
+            f"Size {plan.batch_size} x Gradient Accumulation {plan.effective_accumulation} x {plan.processes} "
+            "processes).",
         )
         if plan.repeated_examples:
             yield note(
