@@ -38,6 +38,7 @@ def test_every_answer_is_in_sight_and_replaces_the_one_before(demo, open_page, w
     assert page.part_in_sight("run")
 
     page.tab("Try it")
+    page.wait_for(lambda: page.written("prompt"), "the suggested prompt")
     page.write("prompt", "")
     answer(page, "go", "try-said", "Enter a prompt")
     page.write("prompt", "Old Maren")
