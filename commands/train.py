@@ -52,8 +52,8 @@ def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: st
     """Add the options for the settings of a run: a file (or `files`), presets, and a flag for each setting."""
     parser.add_argument("settings", nargs=files, type=Path, metavar="SETTINGS.json", help=words)
     preset_help = (
-        "presets, or the paths of preset files, separated by spaces or commas; later presets override earlier "
-        "ones, and the settings file and flags override all presets"
+        "presets, or the paths of preset files, PEFT configs or optimizer configs, separated by spaces or commas; "
+        "later presets override earlier ones, and the settings file and flags override all presets"
     )
     parser.add_argument("--preset", nargs="+", action="extend", default=[], metavar="NAME", help=preset_help)
     flags.add_flags(parser)
