@@ -34,7 +34,7 @@ from training_pro.records.folder import (
     trash,
 )
 from training_pro.records.queue import QueueRunner
-from training_pro.records.report import estimate_time
+from training_pro.records.report import Workload, estimate_time
 from training_pro.settings import presets
 from training_pro.settings.files import load_settings
 from training_pro.tests.hardness.conftest import run_cases
@@ -113,7 +113,7 @@ def act(root):
     run_card.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
-    estimate_time(1000.0, card, "lora", folders.loras)
+    estimate_time(Workload(1000.0, 0.0, 0), card, "lora", folders.loras)
     found = crashed_runs.find_crashed_runs(folders)
     [run.lost_work for run in found]
     look_at_queue(host)
