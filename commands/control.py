@@ -10,7 +10,7 @@ from ..core.files import dump_json
 from ..core.jobs import progress_text
 from ..data.dataset_index import find_datasets
 from ..records.folder import choose_output, inventory, is_in_progress, runs_in_progress
-from ..records.remote import REQUESTS, is_waiting, read_progress, send_request, write_portable_run
+from ..records.remote import REQUESTS, read_progress, send_request, write_portable_run
 from . import options
 from .options import say
 from .train import add_settings, read_settings
@@ -48,12 +48,12 @@ def run_tell(arguments: Sequence[str]) -> int:
     parser.add_argument("request", choices=REQUESTS, metavar="REQUEST", help=", ".join(REQUESTS))
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
-    send_request(args.name, args.request, folders)
+    request = send_request(args.name, args.request, folders)
     # The run deletes the file of a request when it takes it, so a file that is there is a request that waits.
     deadline = time.monotonic() + WAIT_SECONDS
-    while (waiting := is_waiting(args.name, args.request, folders)) and time.monotonic() < deadline:
+    while request.exists() and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
-    if waiting:
+    if request.exists():
         say(
             f"{args.name} has not received the request yet. The request is saved in a file. The run reads "
             "this file as soon as it appears on the computer that trains."

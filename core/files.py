@@ -18,6 +18,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -322,7 +323,7 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
     """Return a value as its type declares it, without damaged parts; a ValueError says if all of it is."""
     origin, arguments = get_origin(declared), get_args(declared)
     is_right = False
-    if declared is Any:
+    if declared is Any or declared is object:
         is_right = True
     elif is_typeddict(declared) or dataclasses.is_dataclass(declared):
         if isinstance(value, Mapping):
@@ -356,6 +357,9 @@ def check_record(value: Any, declared: Any, place: str, damage: list[str]) -> An
         is_right = isinstance(value, (int, float)) and type(value) is not bool and abs(value) <= MAX_FLOAT
     elif declared is int:
         is_right = type(value) is int and abs(value) <= MAX_NUMBER
+    elif declared is Path or (isinstance(declared, type) and issubclass(declared, Enum)):
+        if isinstance(value, str):
+            return declared(value)  # a ValueError for a name that the enum does not have
     else:
         is_right = type(value) is declared
     if is_right:

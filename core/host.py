@@ -29,6 +29,7 @@ class Folders:
         self.datasets = self.training / "datasets"
         self.form = self.training / "form.json"
         self.queue = self.training / "queue.json"
+        self.running = self.training / "running"  # of each run in progress: its requests, and its first events
         self.prepared_data = self.training / "prepared"  # for the next start
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
         self.formats = self.training / "formats"  # the user's own prompt formats

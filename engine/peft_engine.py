@@ -24,7 +24,8 @@ from ..core.errors import ModelError, SettingsError, TrainingProError, first_lin
 from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host, unwrap_peft
 from ..core.jobs import Advice, Job, JobEnded, Note, Stage
-from ..records.folder import loras, run_files
+from ..records.folder import RunFolder, choose_run_folder, hold_run_lock, loras, run_files
+from ..records.remote import remote_control
 from ..records.report import Workload, estimate_time
 from ..settings.definitions import TrainingSettings
 from ..train_utils import plural
@@ -90,14 +91,19 @@ class PeftEngine:
                 with suppress(ModelError):  # Check needs the model, which is not loaded
                     blockers = self.check_start(settings, host, resume=resume).problems
                 raise SettingsError(blockers)
-            return run_with_report(lambda: self._train_and_test(settings, host, job, resume), host.folders, job)
+            folders = host.folders
+            folder = choose_run_folder(settings, folders, resume)
+            # The lock says to other programs that this run is in progress, until its report is written. The remote
+            # control lets them follow it, and takes their requests.
+            with hold_run_lock(folder.name, folders), remote_control(folder, job, folders):
+                return run_with_report(lambda: self._train_and_test(settings, host, job, folder), folders, job)
 
-    def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, resume: str) -> JobEnded:
+    def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -> JobEnded:
         """Train, and test a finished LoRA if the settings say so."""
         from .inference import evidence
         from .training import run
 
-        ended = run.train(settings, host, job, resume=resume)
+        ended = run.train(settings, host, job, folder)
         is_wanted = settings.aside.test_at_end and not settings.lora.whole_model
         if is_wanted and ended.outcome == "finished" and dist_env.is_main_process():
             try:

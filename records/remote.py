@@ -1,110 +1,118 @@
 """Runs in another process or on another machine.
 
-A run in another process is seen and controlled through small files beside its lock: a thread of the run takes
-requests, each an empty file, and writes how far the run is. A run for another machine is written as a folder.
+A run writes its events to a file and takes requests from files beside it, one a request. So every process can
+follow and control it, whichever process trains. A run for another machine is written as a folder.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core import dist_env, files
 from ..core.errors import BusyError, SavingError, SettingsError
 from ..core.files import safe_paths
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, Note, Request, progress
+from ..core.jobs import Job, JobEnded, LiveSettingsChanged, Note, Request, RequestsChanged, RunPlanned, event_file
+from ..core.jobs.progress import RunProgress, progress_of
 from ..core.version import VERSION
 from ..settings.definitions import TrainingSettings
 from ..settings.files import as_file
-from .folder import is_in_progress
+from ..settings.live_settings import RATE_FACTOR, LiveSettings
+from .folder import RunFolder, is_in_progress
 
-LOOK_SECONDS, WRITE_SECONDS = 0.25, 2.0
-PROGRESS = "progress.json"
+LOOK_SECONDS = 0.25
+REQUEST_SUFFIX = ".request"
+# Requests that are no `Request`: they change what was asked for before.
+RESUME, LIVE = "RESUME", "LIVE"
+# An environment variable of a run whose end another process waits for.
+FOLLOWED = "TRAINING_PRO_FOLLOWED"
 
 
 class RemoteRequest(NamedTuple):
-    """What it asks of the run, None to resume it; and the sentence that confirms it."""
+    """What it asks of the run, and the sentence that confirms it."""
 
-    request: Request | None
+    request: str
     words: str
 
 
 REQUESTS: Mapping[str, RemoteRequest] = {
-    "stop": RemoteRequest(Request.STOP, "stops after this step and saves the LoRA"),
-    "pause": RemoteRequest(Request.PAUSE, "pauses after this step"),
-    "resume": RemoteRequest(None, "resumes"),
-    "save": RemoteRequest(Request.CHECKPOINT, "saves a checkpoint after this step"),
-    "sample": RemoteRequest(Request.SAMPLE, "generates samples after this step"),
-    "evaluate": RemoteRequest(Request.EVALUATE, "measures the validation loss after this step"),
-    "wind-down": RemoteRequest(Request.WIND_DOWN, "lowers the learning rate to 0, then finishes"),
+    "stop": RemoteRequest(Request.STOP.name, "stops after this step and saves the LoRA"),
+    "pause": RemoteRequest(Request.PAUSE.name, "pauses after this step"),
+    "resume": RemoteRequest(RESUME, "resumes"),
+    "save": RemoteRequest(Request.CHECKPOINT.name, "saves a checkpoint after this step"),
+    "sample": RemoteRequest(Request.SAMPLE.name, "generates samples after this step"),
+    "evaluate": RemoteRequest(Request.EVALUATE.name, "measures the validation loss after this step"),
+    "wind-down": RemoteRequest(Request.WIND_DOWN.name, "lowers the learning rate to 0, then finishes"),
 }
 
 
-def _control_file(name: str, kind: str, folders: Folders) -> Path:
-    """The file beside the lock of a run for a request, or for its progress."""
-    return safe_paths.child(folders.training, f"{name}.{kind}", "Name")
+def running_folder(name: str, folders: Folders) -> Path:
+    """The folder of a run in progress: its requests, and its events until the first step is done."""
+    return safe_paths.child(folders.running, name, "Name")
 
 
-def send_request(name: str, request: str, folders: Folders) -> None:
-    """Leave a request for a run that is in progress in another process."""
-    if request not in REQUESTS:
-        raise SettingsError([f"Unknown request {request!r}. Choose one of: {', '.join(REQUESTS)}."])
+def send_request(name: str, word: str, folders: Folders) -> Path:
+    """Leave a request for a run that is in progress in another process; the run removes the file."""
+    if word not in REQUESTS:
+        raise SettingsError([f"Unknown request {word!r}. Choose one of: {', '.join(REQUESTS)}."])
+    return _write_request(name, folders, {"request": REQUESTS[word].request, "word": word})
+
+
+def _write_request(name: str, folders: Folders, values: Mapping[str, Any]) -> Path:
     if not is_in_progress(name, folders):
         raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
-    path = _control_file(name, f"{request}.request", folders)
+    # Named by the clock, so that requests are taken in their order.
+    path = running_folder(name, folders) / f"{time.time_ns()}{REQUEST_SUFFIX}"
     try:
-        files.with_retries(path.touch)
+        files.write_json(path, values)
     except OSError as error:
         raise BusyError(f"{path} can't be written: {files.write_error_reason(error, path.parent)}.") from error
+    return path
 
 
-def is_waiting(name: str, request: str, folders: Folders) -> bool:
-    """Whether the run has not taken the request yet."""
-    return _control_file(name, f"{request}.request", folders).exists()
-
-
-def read_progress(name: str, folders: Folders) -> progress.RunProgress:
-    """Progress of a run that is in progress, as it was written last."""
-    return files.read_record(_control_file(name, PROGRESS, folders), progress.RunProgress, progress.RunProgress())
+def read_progress(name: str, folders: Folders) -> RunProgress:
+    """Progress of a run that is in progress, by the last events in its file."""
+    places = (running_folder(name, folders), folders.loras / name, folders.models / name)
+    return progress_of(next(filter(None, map(event_file.read_first_and_last, places)), []))
 
 
 @contextmanager
-def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
+def remote_control(folder: RunFolder, job: Job, folders: Folders) -> Iterator[None]:
     """Let other processes follow and control the run during the block, which holds the lock of the run."""
     if not dist_env.is_main_process():
         yield
         return
-    progress_file = _control_file(name, PROGRESS, folders)
-    own = [_control_file(name, f"{request}.request", folders) for request in REQUESTS]
-    own += [progress_file, progress_file.with_name(progress_file.name + files.PART_SUFFIX)]
+    running = running_folder(folder.name, folders)
+    # A request that a crash left would stop or pause the next run of this name.
+    shutil.rmtree(running, ignore_errors=True)
+    file = event_file.EventFile(
+        running, folder.path, continues=folder.start is not None, is_followed=FOLLOWED in os.environ
+    )
+    job.log.write_to(file)
     ended = threading.Event()
 
     def serve() -> None:
-        # A file of a few hundred bytes every two seconds at most, and only if something changed beside the time.
-        reader, written, due = progress.follow_progress(job), progress.RunProgress(), 0.0
+        pending: frozenset[Request] = frozenset()
         while not ended.wait(LOOK_SECONDS):
-            for word, asked in REQUESTS.items():
+            requests = sorted(running.glob(f"*{REQUEST_SUFFIX}"))
+            for path in requests:
                 with suppress(OSError):
-                    _control_file(name, f"{word}.request", folders).unlink()
-                    job.control.ask(asked.request) if asked.request else job.control.resume()
-                    job.log.append(Note(text=f"Request from another program: {word}."))
-            current = next(reader)
-            if time.monotonic() >= due and replace(current, at=written.at) != written:
-                with suppress(OSError, SavingError):  # a full disk must not end a run
-                    files.write_json(progress_file, asdict(current))
-                written, due = current, time.monotonic() + WRITE_SECONDS
+                    values = files.read_json(path, {})
+                    path.unlink()  # first, so that no request is carried out twice
+                    _carry_out(values, job)
+            if requests or pending != job.control.pending:
+                pending = job.control.pending
+                job.log.append(RequestsChanged(pending=tuple(sorted(request.name for request in pending))))
 
-    # A request that a crash left would stop or pause the next run of this name.
-    _remove_files(own)
     thread = threading.Thread(target=serve, name="remote control", daemon=True)
     thread.start()
     try:
@@ -112,13 +120,62 @@ def remote_control(name: str, job: Job, folders: Folders) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        _remove_files(own)
-
-
-def _remove_files(paths: Iterable[Path]) -> None:
-    for path in paths:
         with suppress(OSError):
-            path.unlink()
+            for path in running.glob(f"*{REQUEST_SUFFIX}*"):
+                path.unlink()
+            running.rmdir()  # unless it holds the events of a run that ended before its first step
+        file.close()
+
+
+def _carry_out(values: Mapping[str, Any], job: Job) -> None:
+    request, value = str(values.get("request")), values.get("value")
+    with suppress(SettingsError, AttributeError, TypeError, ValueError):  # of a damaged file
+        if request == RESUME:
+            job.control.resume()
+        elif request == LIVE and job.control.live is not None:
+            job.control.live = job.control.live.changed(value)
+        elif request == Request.MORE_EPOCHS.name:
+            job.control.extend(float(value))  # type: ignore[arg-type]
+        elif request in Request.__members__:
+            job.control.ask(Request[request])
+    if word := values.get("word"):
+        job.log.append(Note(text=f"Request from another program: {word}."))
+
+
+def follow_run(folder: Path, job: Job, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded | None:
+    """Repeat the events of a run of another process in `job` and pass its requests on, until the run has ended.
+
+    Returns the end of the run, or None if its process has ended without one.
+    """
+    reader = event_file.EventReader(running_folder(folder.name, folders), folder)
+    sent: dict[Path, Request] = {}
+    live: dict[str, Any] = {}
+
+    def forward(request: str, value: Any) -> None:
+        path = _write_request(folder.name, folders, {"request": request, "value": value})
+        if request in Request.__members__:
+            sent[path] = Request[request]
+
+    job.control.forward = forward
+    while True:
+        was_alive = is_alive()  # before the look, so that the last events are not missed
+        for event in reader.read():
+            if isinstance(event, JobEnded):
+                return event
+            job.log.append(event)
+            if isinstance(event, RunPlanned):
+                live = {**event.settings, RATE_FACTOR: event.rate_factor}
+            elif isinstance(event, LiveSettingsChanged):
+                live |= {key: new for key, (_, new) in event.changes.items()}
+            elif isinstance(event, RequestsChanged):
+                waiting = {request for path, request in sent.items() if path.exists()}
+                job.control.follow({Request[name] for name in event.pending} | waiting)
+            if isinstance(event, (RunPlanned, LiveSettingsChanged)):
+                known = LiveSettings().values().keys() & live.keys()
+                job.control.follow(live=LiveSettings().changed({key: live[key] for key in known}))
+        if not was_alive:
+            return None
+        time.sleep(LOOK_SECONDS)
 
 
 SETTINGS_FILE, REQUIREMENTS, README = "settings.json", "requirements.txt", "README.txt"

@@ -164,7 +164,7 @@ NOT_ELSEWHERE = (
     ),
     *(
         "story/.part",
-        "story/.part/pulse.json",
+        "story/.part/events.jsonl",
         "story/.part/lora",
         ".part/",
         "a/" * 500 + "b",

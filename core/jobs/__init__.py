@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import console, event_words, events, progress
+from . import console, event_file, event_words, events, progress
 from .event_words import event_text, probe_extra_times
 from .events import (
     Advice,
@@ -23,6 +23,7 @@ from .events import (
     ProbeDone,
     RecallFigures,
     RecallMeasured,
+    RequestsChanged,
     RowScores,
     RunPlanned,
     SampleGenerated,
@@ -66,6 +67,7 @@ __all__ = [
     "RecallFigures",
     "RecallMeasured",
     "Request",
+    "RequestsChanged",
     "RowScores",
     "RunControl",
     "RunPlanned",
@@ -77,6 +79,7 @@ __all__ = [
     "StartedFromQueue",
     "Step",
     "console",
+    "event_file",
     "event_text",
     "event_words",
     "events",

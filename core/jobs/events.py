@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -28,13 +28,13 @@ class Event:
     at: float = field(default_factory=time.time)
 
 
-class StageKind(Enum):
+class StageKind(str, Enum):
     """What a job does in a stage, as far as others act on it."""
 
-    WORKING = auto()
-    TRAINING = auto()  # a run makes steps
-    PAUSED = auto()  # a run waits until the user resumes it
-    MEASURING = auto()  # a run measures recall
+    WORKING = "working"
+    TRAINING = "training"  # a run makes steps
+    PAUSED = "paused"  # a run waits until the user resumes it
+    MEASURING = "measuring"  # a run measures recall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,7 @@ class RunPlanned(Event):
     first_step: int
     rates: tuple[float, ...]
     settings: Mapping[str, object]
+    rate_factor: float = 1.0  # by which the user has changed the rates
     # Steps, evaluations, recall, samples and checkpoints of a resumed run before `first_step`.
     earlier: tuple[Event, ...] = ()
     disk: str = ""  # disk space the run will use and the free space, in words
@@ -217,6 +218,13 @@ def settings_in_force(events: Iterable[Event]) -> dict[str, object]:
         elif isinstance(event, LiveSettingsChanged):
             settings |= {key: new for key, (_, new) in event.changes.items()}
     return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestsChanged(Event):
+    """The names of the requests that the run has received and not carried out yet."""
+
+    pending: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,17 @@
 """A job with the log of its events, which any number of pages can follow, and its control: requests of the user.
 
-The training thread reads the requests between two steps.
+The training thread reads the requests between two steps. The log of a run is a file, too: see `event_file`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
 
+from .event_file import EventFile
 from .events import Event, JobEnded
 
 JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
@@ -40,14 +41,34 @@ class RunControl:
     """Requests to a run: made by any page, taken in the training thread between two steps."""
 
     def __init__(self) -> None:
-        # The frozen dataclass of the live settings, always replaced as a whole; None before the run has set it.
-        self.live: Any = None
+        # Sends a request, or new live settings, to the process that trains, if it is another one.
+        self.forward: Callable[[str, Any], None] | None = None
+        self._live: Any = None
         self._requests: set[Request] = set()
         self._more_epochs = 0.0
         self._changed = threading.Condition()
 
+    @property
+    def live(self) -> Any:
+        """The frozen dataclass of the live settings, replaced as a whole; None before the run has set it."""
+        return self._live
+
+    @live.setter
+    def live(self, live: Any) -> None:
+        if self.forward is not None:
+            self.forward("LIVE", live.values())
+        self._live = live
+
+    def follow(self, pending: Iterable[Request] | None = None, live: Any = None) -> None:
+        """Take over the state of the control in the process that trains."""
+        with self._changed:
+            self._requests = self._requests if pending is None else set(pending)
+            self._live = self._live if live is None else live
+
     def ask(self, request: Request) -> None:
         """Make a request; asking again before it is taken counts once. A stop ends a pause."""
+        if self.forward is not None:
+            self.forward(request.name, None)
         # A run that is to end must not wait for the user first.
         with self._changed:
             self._requests |= {request, _INCLUDED.get(request, request)}
@@ -73,6 +94,8 @@ class RunControl:
 
     def extend(self, epochs: float) -> None:
         """Ask for more epochs; several calls add up."""
+        if self.forward is not None:
+            self.forward(Request.MORE_EPOCHS.name, epochs)
         with self._changed:
             self._more_epochs += epochs
             self._requests.add(Request.MORE_EPOCHS)
@@ -86,6 +109,8 @@ class RunControl:
 
     def resume(self) -> None:
         """End a pause, also one that would free the memory."""
+        if self.forward is not None:
+            self.forward("RESUME", None)
         with self._changed:
             self._requests -= {Request.PAUSE, Request.FREE_MEMORY}
             self._changed.notify_all()
@@ -103,6 +128,7 @@ class EventLog:
         self._events: list[Event] = []
         self.closed = False
         self._changed = threading.Condition()
+        self._file: EventFile | None = None
 
     def __len__(self) -> int:
         return len(self._events)
@@ -110,7 +136,16 @@ class EventLog:
     def append(self, event: Event) -> None:
         with self._changed:
             self._events.append(event)
+            if self._file is not None:
+                self._file.append(event)
             self._changed.notify_all()
+
+    def write_to(self, file: EventFile) -> None:
+        """Write all events to a file, those so far and those to come."""
+        with self._changed:
+            self._file = file
+            for event in self._events:
+                file.append(event)
 
     def close(self) -> None:
         with self._changed:

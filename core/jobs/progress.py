@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
 from ...train_utils import duration
 from ..files import Count, Timestamp
 from .event_words import event_text
-from .events import EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Stage, Step
-from .job import Job, Request
+from .events import (
+    EvaluationDone,
+    Event,
+    RecallMeasured,
+    RequestsChanged,
+    RunPlanned,
+    SampleGenerated,
+    Stage,
+    Step,
+)
+from .job import Request
 
 RECENT_STEPS = 20
 
@@ -106,24 +114,22 @@ class RunProgress:
     paused: bool = False
 
 
-def follow_progress(job: Job) -> Iterator[RunProgress]:
-    """The progress of a job at the time when each is asked for; without an end."""
-    position, eta, progress = 0, EtaEstimator(), RunProgress()
-    while True:
-        events = job.log.since(position)
-        position += len(events)
-        for event in events:
-            eta.update(event)
-            if isinstance(event, RunPlanned):
-                progress = replace(progress, model=event.model, steps=event.steps)
-            elif isinstance(event, Stage):
-                progress = replace(progress, stage=event_text(event))
-            elif isinstance(event, Step):
-                progress = replace(progress, step=event.step, steps=event.steps, epoch=event.epoch)
-                progress = replace(progress, loss=event.loss, smoothed_loss=event.smoothed)
-        if progress.step:
-            progress = replace(progress, seconds_left=eta.seconds_left)
-        yield replace(progress, at=time.time(), paused=job.control.asked(Request.PAUSE))
+def progress_of(events: Iterable[Event]) -> RunProgress:
+    """The progress of a run by its events."""
+    eta, progress = EtaEstimator(), RunProgress()
+    for event in events:
+        eta.update(event)
+        progress = replace(progress, at=event.at)
+        if isinstance(event, RunPlanned):
+            progress = replace(progress, model=event.model, steps=event.steps)
+        elif isinstance(event, Stage):
+            progress = replace(progress, stage=event_text(event))
+        elif isinstance(event, Step):
+            progress = replace(progress, step=event.step, steps=event.steps, epoch=event.epoch)
+            progress = replace(progress, loss=event.loss, smoothed_loss=event.smoothed)
+        elif isinstance(event, RequestsChanged):
+            progress = replace(progress, paused=Request.PAUSE.name in event.pending)
+    return replace(progress, seconds_left=eta.seconds_left) if progress.step else progress
 
 
 def progress_text(progress: RunProgress) -> str:

@@ -17,7 +17,7 @@ from ...core.errors import first_line
 from ...core.files import is_disk_full, write_error_reason, write_json
 from ...core.host import Host
 from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
-from ...records.folder import PARAMETERS, crashed_runs, loras
+from ...records.folder import PARAMETERS, loras
 from ...records.folder import run_files as record
 from ...records.report import graph_entries
 from ...train_utils import format_count
@@ -58,7 +58,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._first = state.step + 1
         self._unchangeable = state.unchangeable
         self._reason = ""
-        self._heartbeat = crashed_runs.Heartbeat(run_plan.folder)
         self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
         self.measurements = RunMeasurements(
@@ -130,7 +129,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             examples=plan.examples_in_step(step),
         )
         self._log.append(progress)
-        self._heartbeat.record_step(step, progress.steps)
         self._monitor.observe_step(progress)
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
         if any(distributed.any_rank(pauses)):  # if any process was asked to
@@ -225,7 +223,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 control.should_training_stop = controller.is_over(step)
         else:
             assert self.last_saved is not None
-            self._heartbeat.record_checkpoint()
             self._log.append(CheckpointSaved(step=step, folder=self.last_saved, reason=self._reason))
             with suppress(OSError):  # a file held open by another program is removed after the next checkpoint
                 keep = controller.live.saving.keep_checkpoints

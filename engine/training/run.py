@@ -34,13 +34,9 @@ from ...data.prepare import TrainingData, prepare
 from ...data.report import evaluation_interval, sample_interval
 from ...records.folder import (
     RunFolder,
-    choose_run_folder,
-    hold_run_lock,
     loras,
     read_samples,
-    refuse_in_progress,
 )
-from ...records.remote import remote_control
 from ...records.report import read_evaluations, read_steps, write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
@@ -93,16 +89,13 @@ from .outside import attach_reporters, prevent_sleep
 from .trainer import RunTrainer
 
 
-def train(settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
-    """Train a LoRA by the settings, save it, and restore the model."""
+def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -> JobEnded:
+    """Train a LoRA by the settings, save it in its folder, and restore the model."""
     folders, log = host.folders, job.log
-    folder = choose_run_folder(settings, folders, resume)
-    refuse_in_progress(folder.name, folders)
     keep_awake: AbstractContextManager[None] = nullcontext()
     if settings.machine.keep_awake:
         keep_awake = prevent_sleep(lambda text: log.append(Note(text=text)))
-    # The lock says to other programs that this run is in progress; the remote control takes their requests.
-    with hold_run_lock(folder.name, folders), remote_control(folder.name, job, folders), keep_awake:
+    with keep_awake:
         # Whatever can be refused is refused before the model is touched.
         if folder.initial_lora is not None:
             refuse_shape_mismatch(settings.lora, folder.initial_lora)
@@ -284,6 +277,7 @@ def _announce(
             first_step=state.step,
             rates=rates.all(callback.step_log.rates_used()),
             settings=callback.controller.settings.values(),
+            rate_factor=rates.factor,
             earlier=(
                 *read_steps(state.graph),
                 *read_evaluations(state.graph),

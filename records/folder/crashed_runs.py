@@ -1,60 +1,25 @@
-"""Runs that were cut off by a crash: the heartbeat that shows what was lost, and how to keep or discard them."""
+"""Runs that were cut off by a crash: what was lost, and how to keep or discard them."""
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core import files
 from ...core.errors import SavingError
-from ...core.files import Count, Timestamp, safe_paths
+from ...core.files import safe_paths
 from ...core.host import Folders
+from ...core.jobs import Step, event_file
 from ...train_utils import duration
 from . import loras
 from .run_files import GRAPH, LOG, STATE, log_entry, read_state
 from .run_folder import RunFolder, hold_run_lock, is_in_progress, read_journal, recover_interrupted
 
-HEARTBEAT_FILE = "pulse.json"
-INTERVAL_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class HeartbeatState:
-    """Progress of a run, and the time since its last checkpoint."""
-
-    step: Count = 0
-    steps: Count = 0
-    at: Timestamp = 0.0
-    unsaved_seconds: float = 0.0
-
-
-class Heartbeat:
-    """Writes the heartbeat of a run, at most once per interval; errors of the disk are ignored."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._path = folder.partial_folder / HEARTBEAT_FILE
-        self._written_at = float("-inf")
-        self._saved_at = time.monotonic()
-
-    def record_checkpoint(self) -> None:
-        """Reset the time since the last checkpoint."""
-        self._saved_at = time.monotonic()
-
-    def record_step(self, step: int, steps: int) -> None:
-        now = time.monotonic()
-        if now - self._written_at < INTERVAL_SECONDS:
-            return
-        self._written_at = now
-        with suppress(OSError):
-            files.write_json(self._path, asdict(HeartbeatState(step, steps, time.time(), now - self._saved_at)))
-
 
 @dataclass(frozen=True)
 class CrashedRun:
-    """A crashed run. It can resume from `safe_step`; `at` is the time of its last heartbeat or checkpoint."""
+    """A crashed run. It can resume from `safe_step`; `at` is the time of its last event or checkpoint."""
 
     name: str
     folder: Path
@@ -86,13 +51,14 @@ def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
         recover_interrupted(path, folders)
         if safe_paths.leads_out(path) or loras.run_status(path) != "cut off" or is_in_progress(path.name, folders):
             continue
-        beat = files.read_record(path / files.PART_SUFFIX / HEARTBEAT_FILE, HeartbeatState, HeartbeatState())
+        events = event_file.read_first_and_last(path)
+        last = next((event for event in reversed(events) if isinstance(event, Step)), None)
         checkpoints = loras.resumable_checkpoints(path)
         safe_step = checkpoints[-1].step if checkpoints else 0
-        states = [files.modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints]
-        last_seen = max([beat.at or files.modified_at(path), *states])
-        lost = beat.unsaved_seconds if beat.step > safe_step else 0.0
-        runs.append(CrashedRun(path.name, path, last_seen, max(safe_step, beat.step), beat.steps, safe_step, lost))
+        saved_at = max((files.modified_at(checkpoint.folder / STATE) for checkpoint in checkpoints), default=0.0)
+        step, steps, at = (last.step, last.steps, last.at) if last else (0, 0, files.modified_at(path))
+        lost = max(0.0, at - (saved_at or events[0].at)) if step > safe_step else 0.0
+        runs.append(CrashedRun(path.name, path, max(at, saved_at), max(safe_step, step), steps, safe_step, lost))
     return sorted(runs, key=lambda run: -run.at)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from ...core.files import Count, check_record, read_record, read_small_file, usable_entries, write_text
-from ...core.jobs import EvidenceMeasured, RecallMeasured, SampleGenerated
+from ...core.jobs import EvidenceMeasured, RecallMeasured, SampleGenerated, event_file
 from ...core.readable import readable
 from ...train_utils import plural
 
@@ -27,8 +27,9 @@ REPORT = "report.html"
 NOTES = "notes.txt"
 RECALL = "recall.json"
 EVIDENCE = "evidence.json"
+EVENTS = event_file.EVENTS
 # Written anew when a run is resumed; the graph is continued instead.
-RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE)
+RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE, EVENTS)
 # Nothing else in a run folder is ever thinned or removed, except for checkpoints and backups.
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)
 # Its presence marks a checkpoint as ours and complete.

@@ -17,7 +17,7 @@ from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
-from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples, run_files
+from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples
 from .charts import Mark, draw_curve, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
 from .verdict import judge_run, read_verdict
@@ -57,28 +57,17 @@ class ReportData:
 
 def write_missing_report(folder: Path, folders: Folders) -> None:
     """Write the report of a run that was killed after its last record; an unwritable folder stays without."""
-    # It is made from the records. What happened during the run is not in them, only its plan and its end.
-    log = read_log(folder)
-    if log.get("ended") is None or "data" not in log or (folder / REPORT).exists():  # unknown, or made elsewhere
+    log, events = read_log(folder), jobs.event_file.read_events(folder)
+    is_run = any(isinstance(event, jobs.RunPlanned) for event in events)
+    if log.get("ended") is None or not is_run or (folder / REPORT).exists():
         return
-    entry, graph = inventory.read_entry(folder, folders), read_graph(folder)
-    plan = jobs.RunPlanned(
-        at=entry.when - sum(step.seconds for step in read_steps(graph)),
-        name=folder.name,
-        model=entry.model,
-        steps=entry.steps,
-        steps_per_epoch=0,
-        first_step=0,
-        rates=(),
-        settings=run_files.read_parameters(folder),
-    )
-    outcome = log.get("ended") or "stopped"
+    entry, outcome = inventory.read_entry(folder, folders), log.get("ended") or "stopped"
     text = f"{folder.name!r} {outcome} at step {entry.step} of {entry.steps}."
     if reason := log.get("ended_because"):
         text = f"{text} Reason: {reason}."
     ended = jobs.JobEnded(at=entry.when, outcome=outcome, text=text, folder=folder)
     with suppress(OSError):
-        report = render_report(ReportData([plan], ended, graph, read_samples(folder), log, entry))
+        report = render_report(ReportData(events, ended, read_graph(folder), read_samples(folder), log, entry))
         write_text(folder / REPORT, report)
 
 

@@ -55,7 +55,7 @@ NOT_JSON = (
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A working folder with everything that an older version wrote, and a crashed run with a heartbeat."""
+    """A working folder with everything that an older version wrote, and a crashed run with its last step."""
     made = tmp_path_factory.mktemp("records") / "user_data"
     shutil.copytree(WRITTEN / "loras", made / "loras")
     trash_folder = made / "loras" / "trash-np" / "2026-11-21 10.00.00" / "lora"
@@ -65,10 +65,10 @@ def root(tmp_path_factory):
     shutil.copy(WRITTEN / "queue.json", training / "queue.json")
     shutil.copy(WRITTEN / "settings.json", training / "form.json")
     (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
-    beat = {"step": 5, "steps": 8, "at": 1e9, "unsaved_seconds": 3.0}
+    step = {"event": "step", "at": 1e9, "step": 5, "steps": 8, "epoch": 0.5, "loss": 2.0, "smoothed": 2.0}
+    step |= {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 9, "seconds": 3.0}
     sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
-    (made / "loras" / "crashed" / ".part").mkdir(exist_ok=True)
-    (made / "loras" / "crashed" / ".part" / "pulse.json").write_text(json.dumps(beat))
+    (made / "loras" / "crashed" / "events.jsonl").write_text(json.dumps(step) + "\n")
     (made / "loras" / "finished" / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     return made
 

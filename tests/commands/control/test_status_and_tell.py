@@ -9,9 +9,9 @@ import pytest
 from training_pro.commands.main import main
 from training_pro.core.jobs import Job, Request, Stage
 from training_pro.hosts.standalone import standalone_folders
-from training_pro.records.folder import hold_run_lock
-from training_pro.records.remote import read_progress, remote_control
+from training_pro.records.remote import read_progress
 from training_pro.tests.records.on_disk import FINISHED, write_files
+from training_pro.tests.records.remote.test_remote_control import in_progress
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def night(folders):
     """A run that is in progress."""
     job = Job("training", "a test")
     job.log.append(Stage(text="Preparing the data"))
-    with hold_run_lock("night", folders), remote_control("night", job, folders):
+    with in_progress("night", job, folders):
         while not read_progress("night", folders).stage:
             Event().wait(0.01)
         yield job

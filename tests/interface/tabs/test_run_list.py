@@ -7,11 +7,11 @@ from pathlib import Path
 
 from training_pro.core.jobs import Job
 from training_pro.interface.tabs.run_list import COLUMNS, PAGE, ListedRun, ListView, list_html, list_runs
-from training_pro.records.folder import LoraEntry, hold_run_lock
-from training_pro.records.remote import read_progress, remote_control
+from training_pro.records.folder import LoraEntry
+from training_pro.records.remote import read_progress
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
-from training_pro.tests.records.remote.test_remote_control import a_step, wait_for
+from training_pro.tests.records.remote.test_remote_control import a_step, in_progress, wait_for
 
 
 def run(name, *, loss=None, when=0.0, validation=None, **more):
@@ -93,7 +93,7 @@ def test_the_best_validation_loss_is_read_again_when_the_graph_has_changed(tmp_p
 def test_a_run_in_progress_shows_its_own_figures_and_not_those_of_its_last_checkpoint(tmp_path):
     folders, job = make_folders(tmp_path), Job("training", "a test")
     write_files(folders.loras, "night", CUT_OFF)
-    with hold_run_lock("night", folders), remote_control("night", job, folders):
+    with in_progress("night", job, folders):
         job.log.append(a_step(7))
         wait_for(lambda: read_progress("night", folders).step == 7)
         (listed,) = list_runs(folders)

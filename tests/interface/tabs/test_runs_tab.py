@@ -11,12 +11,11 @@ from training_pro.core.jobs import Job, JobEnded, Request, Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import RunsTab, TryTab
 from training_pro.records.folder import hold_run_lock, trash
-from training_pro.records.remote import remote_control
 from training_pro.records.report import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
-from training_pro.tests.records.remote.test_remote_control import wait_for
+from training_pro.tests.records.remote.test_remote_control import in_progress, wait_for
 
 GRAPH = [
     {"current_steps": s, "loss": 3 - s / 4, "smoothed_loss": 3 - s / 4, "epoch": s / 8, "seconds": 30}
@@ -205,7 +204,7 @@ def test_a_finished_or_missing_run_is_not_resumed(page, context):
 def test_a_run_of_another_program_is_followed_and_controlled_until_its_end(page, folders):
     job = Job("training", "of another program")
     assert not choose(page, "night")["runs-remote"]["visible"]
-    with hold_run_lock("night", folders), remote_control("night", job, folders):
+    with in_progress("night", job, folders):
         shown = page.press("working", "change") if "working" in page.named else choose(page, "night")
         assert "In progress: " in shown["runs-one"] and shown["runs-remote"]["visible"]
         assert shown["Pause"]["visible"] and not shown["runs-resume"]["visible"]

@@ -1,12 +1,14 @@
 """A run seen and controlled from another process: requests as files, and its progress."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs import Job, Note, Request, RunPlanned, Step, progress_text
-from training_pro.records.folder import hold_run_lock, runs_in_progress
-from training_pro.records.remote import is_waiting, read_progress, remote_control, send_request
+from training_pro.core.jobs.event_file import EVENTS
+from training_pro.records.folder import RunFolder, hold_run_lock, runs_in_progress
+from training_pro.records.remote import read_progress, remote_control, send_request
 from training_pro.tests.fakes import make_folders
 
 ASKED = {"stop": {Request.STOP}, "resume": set(), "save": {Request.CHECKPOINT}, "wind-down": {Request.WIND_DOWN}}
@@ -24,6 +26,14 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
+def in_progress(name, job, folders):
+    """A context in which the run goes on, and can be controlled."""
+    context = ExitStack()
+    context.enter_context(hold_run_lock(name, folders))
+    context.enter_context(remote_control(RunFolder(folders.loras / name, folders.logs), job, folders))
+    return context
+
+
 def a_step(step):
     figures = {"loss": 2.5, "smoothed": 2.25, "learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 10}
     return Step(step=step, steps=8, epoch=step / 4, seconds=0.5, **figures)
@@ -34,17 +44,18 @@ def test_a_request_reaches_the_run_and_is_taken_once(folders, request_name):
     job = Job("training", "a test")
     if request_name == "resume":
         job.control.ask(Request.PAUSE)
-    with hold_run_lock("a", folders), remote_control("a", job, folders):
-        send_request("a", request_name, folders)
-        wait_for(lambda: not is_waiting("a", request_name, folders))
+    with in_progress("a", job, folders):
+        request = send_request("a", request_name, folders)
+        wait_for(lambda: not request.exists())
         wait_for(lambda: any(isinstance(event, Note) for event in job.log.since(0)))
     assert job.control.pending == ASKED[request_name]
-    assert [e.text for e in job.log.since(0)] == [f"Request from another program: {request_name}."]
+    notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
+    assert notes == [f"Request from another program: {request_name}."]
 
 
 def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
     job = Job("training", "a test")
-    with hold_run_lock("a", folders), remote_control("a", job, folders):
+    with in_progress("a", job, folders):
         assert runs_in_progress(folders) == ["a"]
         plan = {"model": "toy", "steps": 8, "steps_per_epoch": 4, "first_step": 0, "rates": (), "settings": {}}
         for event in (RunPlanned(name="a", **plan), a_step(1), a_step(2)):
@@ -57,7 +68,8 @@ def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
         wait_for(lambda: read_progress("a", folders).paused)
         assert progress_text(read_progress("a", folders)).endswith(", paused")
     assert runs_in_progress(folders) == []
-    assert not list(folders.training.glob("a.*"))
+    job.log.close()
+    assert not list(folders.running.glob("*")) and not list(folders.training.glob("a.*"))
 
 
 def test_only_a_run_in_progress_can_be_told_something_by_its_name(folders):
@@ -69,17 +81,20 @@ def test_only_a_run_in_progress_can_be_told_something_by_its_name(folders):
         with pytest.raises((BusyError, SavingError)):
             send_request(name, "stop", folders)
     assert not list(folders.training.glob("a.*")) and not list(folders.user_data.rglob("*.request"))
-    for damaged in ("{", '{"step": -3, "stage": 5, "loss": "x"}'):
-        (folders.training / "a.progress.json").write_text(damaged)
+    (folders.running / "a").mkdir(parents=True)
+    for damaged in ("{", "[]", '{"event": "step", "step": -3, "loss": "x"}\n', '{"event": 5}\n{"event": "new"}\n'):
+        (folders.running / "a" / EVENTS).write_text(damaged)
         assert progress_text(read_progress("a", folders)) == "starting"
 
 
 def test_what_a_run_that_crashed_has_left_does_not_reach_the_next_one(folders):
-    for name in ("a.stop.request", "a.progress.json", "a.progress.json.part"):
-        (folders.training / name).write_text("{")
+    (folders.running / "a").mkdir(parents=True)
+    for name in ("1.request", "2.request.part", EVENTS):
+        (folders.running / "a" / name).write_text('{"request": "STOP"}')
     job = Job("training", "a test")
-    with hold_run_lock("a", folders), remote_control("a", job, folders):
+    with in_progress("a", job, folders):
         send_request("a", "save", folders)
         wait_for(lambda: job.control.asked(Request.CHECKPOINT))
     assert not job.control.asked(Request.STOP)
-    assert not list(folders.training.glob("a.*"))
+    job.log.close()
+    assert not list(folders.running.glob("*")) and not list(folders.training.glob("a.*"))
