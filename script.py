@@ -22,12 +22,14 @@ def ui() -> None:
     """Draw the tab; an error is shown as a message in it and never raised into the webui."""
     try:
         from .core.jobs import SESSION, console
-        from .engine.peft_engine import PeftEngine
+        from .engine.process_engine import ProcessEngine
         from .hosts.webui import WebuiHost
         from .interface.page import draw_tab
 
         SESSION.set_observer(console.console_observer(_say))
-        draw_tab(WebuiHost(), PeftEngine(), SESSION)
+        host, engine = WebuiHost(), ProcessEngine()
+        engine.find_runs(SESSION, host)
+        draw_tab(host, engine, SESSION)
     except Exception as error:  # noqa: BLE001 - the tab shows it
         from .interface import fallback
 
@@ -48,7 +50,7 @@ def chat_input_modifier(text: str, visible_text: str, state: object) -> tuple[st
     """Refuse a chat message while a job uses the model; otherwise it would wait for hours without a notice."""
     from .core.jobs import SESSION
 
-    if (job := SESSION.current) is not None:
+    if (job := SESSION.uses_host_model) is not None:
         from .interface import fallback
 
         raise fallback.busy_error(job.title, text)

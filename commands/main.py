@@ -40,6 +40,8 @@ COMMANDS: Mapping[str, str] = {
     "settings": "list every setting with its key, label, default, allowed values and help",
     "test": "run the tests",
 }
+# Started by the tab only.
+HIDDEN_COMMANDS: Mapping[str, str] = {"worker": "work on a model for a tab whose program can't"}
 # The functions of commands that share a module. Every other command is `run` in the module of its name.
 FUNCTIONS: Mapping[str, str] = {
     **{"demo": "page:run_demo", "slice": "check:run_slice"},
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         print(usage())
         return 0 if arguments else 2
     name, *rest = arguments
-    if name not in COMMANDS:
+    if name not in {**COMMANDS, **HIDDEN_COMMANDS}:
         similar = "".join(f" Did you mean {command!r}?" for command in get_close_matches(name, COMMANDS, 1))
         print(f"Unknown command {name!r}.{similar}\n\n{usage()}", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
@@ -25,7 +26,7 @@ from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folde
 from ..records.folder import loras
 from ..settings import other_names
 from .environment import ROOT, interpreter
-from .main import COMMANDS
+from .main import COMMANDS, HIDDEN_COMMANDS
 
 if TYPE_CHECKING:
     from ..engine.peft_engine import PeftEngine
@@ -58,7 +59,7 @@ def make_parser(
     command: str, *, model: bool = False, lora: bool = False, json: str = ""
 ) -> argparse.ArgumentParser:
     """Make a parser with --user-data, --torch and what is asked for; on a wrong command line it exits with 2."""
-    words = COMMANDS[command]
+    words = {**COMMANDS, **HIDDEN_COMMANDS}[command]
     parser = _SuggestingParser(
         prog=f"{launch_command()} {command}",
         description=f"{words[0].upper()}{words[1:]}.",
@@ -67,6 +68,11 @@ def make_parser(
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
+    for folder in (
+        "--models",
+        "--loras",
+    ):  # of a webui whose folders lie elsewhere, for the processes that it starts
+        parser.add_argument(folder, type=Path, help=argparse.SUPPRESS)
     if model:
         add_model(parser)
     if lora:
@@ -105,7 +111,8 @@ def find_folders(args: argparse.Namespace) -> Folders:
             f"The path of the working folder, {quote(folder.resolve())}, is not valid UTF-8. Rename the folder."
         )
     say(f"Working folder: {folder.resolve()}")
-    return standalone_folders(folder)
+    folders = standalone_folders(folder)
+    return replace(folders, models=args.models or folders.models, loras=args.loras or folders.loras)
 
 
 def warn_about_names(folders: Folders) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,9 @@ class Folders:
         self.form = self.training / "form.json"
         self.queue = self.training / "queue.json"
         self.running = self.training / "running"  # of each run in progress: its requests, and its first events
+        self.own_model = (
+            self.training / "own_model.json"
+        )  # the model to train in a process of its own, if one is chosen
         self.prepared_data = self.training / "prepared"  # for the next start
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
         self.formats = self.training / "formats"  # the user's own prompt formats
@@ -137,6 +140,17 @@ class DeviceMemory:
         return self.total - self.used + self.reserved
 
 
+@dataclass(frozen=True)
+class OwnProcess:
+    """A model that is trained in a process of its own, by another Python than that of the program with the tab."""
+
+    python: Path
+    model: str
+    loading: str = "auto"
+    # A context for the time of a run, in which the program with the tab may unload its own model.
+    lend_memory: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, compare=False)
+
+
 class Host(Protocol):
     """Lends the model. Every method may raise a TrainingProError whose message says what to click next."""
 
@@ -145,6 +159,10 @@ class Host(Protocol):
 
     # Whether Training PRO owns the process: then it may start others and change the model permanently.
     owns_process: bool
+
+    @property
+    def own_process(self) -> OwnProcess | None:
+        """What is trained in a process of its own; None if it is the model of this host."""
 
     @property
     def read_only_reason(self) -> str:

@@ -48,10 +48,17 @@ def standalone_folders(user_data: Path) -> Folders:
     )
 
 
+def list_models(root: Path) -> list[str]:
+    """Names of the folders with a config.json and of the GGUF files in the models folder."""
+    folders = (path.parent for path in root.glob("*/config.json"))
+    names = {p.relative_to(root).as_posix() for p in [*folders, *root.glob("*.gguf"), *root.glob("*/*.gguf")]}
+    return sorted((n for n in names if not safe_paths.has_impossible_character(n)), key=str.casefold)
+
+
 class StandaloneHost:
     """Lends a model that it loads itself when it is first needed."""
 
-    owns_process, read_only_reason = True, ""
+    owns_process, read_only_reason, own_process = True, "", None
     uses_gpu = staticmethod(memory.uses_gpu)
 
     def __init__(
@@ -73,12 +80,7 @@ class StandaloneHost:
         self._loaded: LoadedModel | None = None
 
     def models(self) -> list[str]:
-        """Names of the folders with a config.json and of the GGUF files in the models folder."""
-        root = self.folders.models
-        folders = (path.parent for path in root.glob("*/config.json"))
-        paths = [*folders, *root.glob("*.gguf"), *root.glob("*/*.gguf")]
-        names = {p.relative_to(root).as_posix() for p in paths}
-        return sorted((n for n in names if not safe_paths.has_impossible_character(n)), key=str.casefold)
+        return list_models(self.folders.models)
 
     def model_status(self) -> ModelStatus:
         if self._loaded is None:

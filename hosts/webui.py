@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import EvaluationRow
-from ..core.files import safe_paths, usable_entries
-from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision, unwrap_peft
+from ..core.files import read_json, safe_paths, write_json
+from ..core.host import (
+    DeviceMemory,
+    Folders,
+    LoadedModel,
+    ModelCard,
+    ModelStatus,
+    OwnProcess,
+    describe_precision,
+    unwrap_peft,
+)
+from ..core.own_environment import own_python
 from ..core.version import launch_command
 from . import memory
+from .standalone import list_models
 
 # Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -36,6 +47,7 @@ class WebuiHost:
 
     def __init__(self) -> None:
         self._load_options: dict[str, Any] = {}
+        self.unloads_for_runs = False  # whether the host's model is unloaded while another one is trained
 
     @property
     def folders(self) -> Folders:
@@ -56,20 +68,74 @@ class WebuiHost:
         return ""
 
     def models(self) -> list[str]:
-        paths = usable_entries(self.folders.models)
-        return sorted(path.name for path in paths if (path / "config.json").is_file())
+        return list_models(self.folders.models)
+
+    @property
+    def chosen_model(self) -> str:
+        """The model in the models folder that the user wants to train; empty: the one that the host has loaded."""
+        chosen = str(read_json(self.folders.own_model, {}).get("model", ""))
+        return chosen if chosen in self.models() else ""
+
+    def choose_model(self, name: str) -> None:
+        if name and name not in self.models():
+            raise ModelError(f"There is no model {name!r} in {self.folders.models}. Choose another one.")
+        write_json(self.folders.own_model, {"model": name})
+
+    @property
+    def own_process(self) -> OwnProcess | None:
+        """The chosen model, or the GGUF file that the host chats with; None if the host's own model is trained."""
+        shared, folders = _shared(), self.folders
+        name = self.chosen_model
+        if not name and type(shared.model).__name__ == "LlamaServer":
+            name = shared.model_name
+        if not name:
+            return None
+        path = folders.models / name
+        if path.is_dir() and not (path / "config.json").is_file():  # the webui names a split file by its folder
+            path = next(iter(sorted(path.glob("*.gguf"))), path)
+        return OwnProcess(own_python(folders) or Path(), str(path), lend_memory=self._unload_meanwhile)
+
+    @contextmanager
+    def _unload_meanwhile(self) -> Iterator[None]:
+        """Unload the host's model for the time of a run, if the user wants that; it is loaded again as it was."""
+        shared = _shared()
+        name = shared.model_name
+        if not self.unloads_for_runs or shared.model is None:
+            yield
+            return
+        with shared.generation_lock or nullcontext():  # a reply that is being written ends first
+            self.unload()
+        try:
+            yield
+        finally:
+            if shared.model is None and shared.model_name == name:  # the user has loaded no other one meanwhile
+                vars(shared.args).update(self._load_options)
+                self.load(name, "")
 
     def model_status(self) -> ModelStatus:
         try:
-            shared = _shared()
+            shared, target = _shared(), self.own_process
         except ModelError as error:
             return ModelStatus(problem=str(error))
+        if target is not None:
+            name = Path(target.model).name
+            ready = "" if own_python(self.folders) else f"To train {name}, press 'Set up training' first."
+            return ModelStatus(name.removesuffix(".gguf"), "in a process of its own", problem=ready)
         if problem := _untrainable_reason(shared):
             return ModelStatus(problem=problem)
         return ModelStatus(shared.model_name, describe_precision(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
-        shared = _shared()
+        shared, target = _shared(), self.own_process
+        if target is not None:
+            path = Path(target.model)
+            return ModelCard(
+                path.name.removesuffix(".gguf"),
+                dict(read_json(path / "config.json", {})),
+                None,
+                target.loading,
+                given_name=str(path),
+            )
         if problem := _untrainable_reason(shared):
             raise ModelError(problem)
         loading = "8bit" if getattr(shared.args, "load_in_8bit", False) else "auto"
@@ -126,7 +192,8 @@ class WebuiHost:
         return str(state.get("instruction_template_str") or "")
 
     def memory(self) -> DeviceMemory:
-        return memory.read_memory(None if self.model_status().problem else _shared().model)
+        is_elsewhere = self.own_process is not None or self.model_status().problem
+        return memory.read_memory(None if is_elsewhere else _shared().model)
 
     def add_evaluation(self, row: EvaluationRow) -> None:
         """Add a row by the webui's own module, which keeps the table in memory and rewrites the file from it."""

@@ -203,7 +203,9 @@ class QueueRunner:
         def recover_runs(current: Queue) -> Queue:
             for run in current.begun:
                 path = self._lock_path(run)
-                if run.number == self._auto_start.current_number or files.is_locked(path):
+                is_ours = run.number == self._auto_start.current_number
+                # A run in a process of its own goes on without the program that has taken it from the queue.
+                if is_ours or files.is_locked(path) or is_in_progress(run.name, self._host.folders):
                     continue
                 files.remove_lock_file(path)
                 whole_model = run.values.get("method") == FULL_FINETUNE

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,17 @@ from ..core import dist_env, files
 from ..core.errors import BusyError, SavingError, SettingsError
 from ..core.files import safe_paths
 from ..core.host import Folders, ModelCard
-from ..core.jobs import Job, JobEnded, LiveSettingsChanged, Note, Request, RequestsChanged, RunPlanned, event_file
+from ..core.jobs import (
+    Event,
+    Job,
+    JobEnded,
+    LiveSettingsChanged,
+    Note,
+    Request,
+    RequestsChanged,
+    RunPlanned,
+    event_file,
+)
 from ..core.jobs.progress import RunProgress, progress_of
 from ..core.version import VERSION
 from ..settings.definitions import TrainingSettings
@@ -35,6 +46,7 @@ REQUEST_SUFFIX = ".request"
 RESUME, LIVE = "RESUME", "LIVE"
 # An environment variable of a run whose end another process waits for.
 FOLLOWED = "TRAINING_PRO_FOLLOWED"
+NOT_TRAINED = "{!r} is not being trained now, so it can't receive requests."
 
 
 class RemoteRequest(NamedTuple):
@@ -64,12 +76,12 @@ def send_request(name: str, word: str, folders: Folders) -> Path:
     """Leave a request for a run that is in progress in another process; the run removes the file."""
     if word not in REQUESTS:
         raise SettingsError([f"Unknown request {word!r}. Choose one of: {', '.join(REQUESTS)}."])
+    if not is_in_progress(name, folders):
+        raise BusyError(NOT_TRAINED.format(name))
     return _write_request(name, folders, {"request": REQUESTS[word].request, "word": word})
 
 
 def _write_request(name: str, folders: Folders, values: Mapping[str, Any]) -> Path:
-    if not is_in_progress(name, folders):
-        raise BusyError(f"{name!r} is not being trained now, so it can't receive requests.")
     # Named by the clock, so that requests are taken in their order.
     path = running_folder(name, folders) / f"{time.time_ns()}{REQUEST_SUFFIX}"
     try:
@@ -92,11 +104,10 @@ def remote_control(folder: RunFolder, job: Job, folders: Folders) -> Iterator[No
         yield
         return
     running = running_folder(folder.name, folders)
-    # A request that a crash left would stop or pause the next run of this name.
-    shutil.rmtree(running, ignore_errors=True)
-    file = event_file.EventFile(
-        running, folder.path, continues=folder.start is not None, is_followed=FOLLOWED in os.environ
-    )
+    is_followed = FOLLOWED in os.environ
+    if not is_followed:  # a request that a crash left would stop or pause the next run of this name
+        shutil.rmtree(running, ignore_errors=True)
+    file = event_file.EventFile(running, folder.path, continues=folder.start is not None, is_followed=is_followed)
     job.log.write_to(file)
     ended = threading.Event()
 
@@ -142,16 +153,21 @@ def _carry_out(values: Mapping[str, Any], job: Job) -> None:
         job.log.append(Note(text=f"Request from another program: {word}."))
 
 
-def follow_run(folder: Path, job: Job, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded | None:
+def follow_run(
+    folder: Path, job: Job, folders: Folders, is_alive: Callable[[], bool], started_at: float
+) -> JobEnded | None:
     """Repeat the events of a run of another process in `job` and pass its requests on, until the run has ended.
 
     Returns the end of the run, or None if its process has ended without one.
     """
+    earlier: list[Event] = []  # of a run that is resumed
     reader = event_file.EventReader(running_folder(folder.name, folders), folder)
     sent: dict[Path, Request] = {}
     live: dict[str, Any] = {}
 
     def forward(request: str, value: Any) -> None:
+        if not is_alive():
+            raise BusyError(NOT_TRAINED.format(folder.name))
         path = _write_request(folder.name, folders, {"request": request, "value": value})
         if request in Request.__members__:
             sent[path] = Request[request]
@@ -160,8 +176,13 @@ def follow_run(folder: Path, job: Job, folders: Folders, is_alive: Callable[[], 
     while True:
         was_alive = is_alive()  # before the look, so that the last events are not missed
         for event in reader.read():
+            if event.at < started_at:
+                earlier.append(event)
+                continue
             if isinstance(event, JobEnded):
                 return event
+            if isinstance(event, RunPlanned) and event.first_step:
+                event = replace(event, earlier=event_file.events_before(earlier, event.first_step))
             job.log.append(event)
             if isinstance(event, RunPlanned):
                 live = {**event.settings, RATE_FACTOR: event.rate_factor}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from training_pro.chunking import EncodedText
 from training_pro.core.evaluations_table import EvaluationRow
-from training_pro.core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus
+from training_pro.core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, OwnProcess
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
@@ -64,6 +64,7 @@ class FakeHost:
     model: Any = None
     loras: tuple[str, ...] = ()
     owns_process: bool = True
+    own_process: OwnProcess | None = None
     read_only_reason: str = ""
     in_use: bool = False
     uses: int = 0

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .. import files
-from .events import Event, RunPlanned, Step
+from .events import CheckpointSaved, EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Step
 
 EVENTS = "events.jsonl"
 TAIL_BYTES = 65_536  # some 200 steps
@@ -40,7 +40,7 @@ def event_line(event: Event) -> str:
     name = next(name for name, kind in event_kinds().items() if kind is type(event))
     values = asdict(event)
     if isinstance(event, RunPlanned):
-        del values["earlier"]  # the lines before say it
+        del values["earlier"]  # see `events_before`
     return files.dump_json({"event": name, **values}) + "\n"
 
 
@@ -139,6 +139,17 @@ class EventReader:
 def read_events(folder: Path) -> list[Event]:
     """All events in a run's folder; none if it has no such file."""
     return EventReader(folder, folder).read()
+
+
+def events_before(events: Iterable[Event], first_step: int) -> tuple[Event, ...]:
+    """The steps, measurements, samples and checkpoints of a run that resumes after this step."""
+    known: list[Any] = []
+    for event in events:
+        if isinstance(event, RunPlanned):  # it went back to this step then
+            known = [earlier for earlier in known if earlier.step <= event.first_step]
+        elif isinstance(event, (Step, EvaluationDone, RecallMeasured, SampleGenerated, CheckpointSaved)):
+            known.append(event)
+    return tuple(event for event in known if event.step <= first_step)
 
 
 def read_first_and_last(folder: Path) -> list[Event]:

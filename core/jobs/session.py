@@ -85,6 +85,7 @@ class Session:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: Job | None = None
+        self._is_elsewhere = False  # whether it is done in a process of its own
         self._latest: dict[JobKind, Job] = {}
         self._observer: Callable[[Job], None] | None = None
         self.auto_start = AutoStart()
@@ -94,6 +95,11 @@ class Session:
         """The job that uses the model now, or None."""
         job = self._current
         return job if job is not None and job.running else None
+
+    @property
+    def uses_host_model(self) -> Job | None:
+        """The job that uses the model of the host, with which nobody can chat meanwhile; or None."""
+        return None if self._is_elsewhere else self.current
 
     def latest(self, kind: JobKind) -> Job | None:
         return self._latest.get(kind)
@@ -123,7 +129,7 @@ class Session:
                 raise BusyError(f"{busy}. Wait until it is done, or stop it first.")
             self._latest[job.kind] = job
             if host is not None:
-                self._current = job
+                self._current, self._is_elsewhere = job, host.own_process is not None
         # The work starts first: if the observer fails, the job still ends. The observer misses no event.
         # As a daemon, a thread that hangs in a library does not keep the program from ending.
         threading.Thread(target=self._run_job, args=(job, host, work), name=job.title, daemon=True).start()
@@ -136,7 +142,8 @@ class Session:
             with ExitStack() as while_working:
                 if host is not None:
                     while_working.enter_context(capture_library_logs(job.log))
-                    while_working.enter_context(host.exclusive_use())
+                    if host.own_process is None:
+                        while_working.enter_context(host.exclusive_use())
                 end = work(job)
         except StoppedError as error:
             end = JobEnded(outcome="stopped", text=str(error))

@@ -18,7 +18,6 @@ from ...core.errors import DataError, SettingsError
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
-    CheckpointSaved,
     Job,
     JobEnded,
     Note,
@@ -27,6 +26,7 @@ from ...core.jobs import (
     RunPlanned,
     Stage,
     StageKind,
+    event_file,
 )
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
@@ -35,9 +35,8 @@ from ...data.report import evaluation_interval, sample_interval
 from ...records.folder import (
     RunFolder,
     loras,
-    read_samples,
 )
-from ...records.report import read_evaluations, read_steps, write_missing_report
+from ...records.report import write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
@@ -262,12 +261,6 @@ def _announce(
     """Log the plan of the run, with all that was logged before the step from which it resumes."""
     plan, settings, data, path = run_plan.plan, run_plan.settings, run_plan.data, run_plan.folder.path
     rates = callback.controller.rates
-    samples = read_samples(path) if state.step else []
-    checkpoints = [
-        CheckpointSaved(step=checkpoint.step, folder=checkpoint.folder, reason="")
-        for checkpoint in loras.checkpoints(path)
-        if checkpoint.step <= state.step
-    ]
     job.log.append(
         RunPlanned(
             name=run_plan.folder.name,
@@ -278,13 +271,7 @@ def _announce(
             rates=rates.all(callback.step_log.rates_used()),
             settings=callback.controller.settings.values(),
             rate_factor=rates.factor,
-            earlier=(
-                *read_steps(state.graph),
-                *read_evaluations(state.graph),
-                *state.recalls,
-                *(sample for sample in samples if sample.step <= state.step),
-                *checkpoints,
-            ),
+            earlier=event_file.events_before(event_file.read_events(path), state.step) if state.step else (),
             disk=data.report.disk.words() if data.report.disk else "",
             evaluate_every=evaluation_interval(settings, plan, data.validation),
             answer_every=sample_interval(settings, plan),

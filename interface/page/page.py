@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import gradio as gr
 from markupsafe import Markup
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_REASON_CHARS = 200
 DOWNLOAD = "Download a model"
+LOADED_MODEL = "the model that is loaded"
+UNLOAD_LABEL = "Unload the chat's model during a run, and load it again afterwards"
 NAME_BOX = "tp-get-name"
 # Models for beginners, the smallest first.
 SUGGESTED_MODELS = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B")
@@ -51,11 +53,25 @@ class ModelPickerHost(Host, Protocol):
     def validate_name(self, name: str) -> str: ...
 
 
+@runtime_checkable
+class TargetHost(Host, Protocol):
+    """A host that lends the model that it has loaded, or names another one for a process of its own."""
+
+    unloads_for_runs: bool
+
+    @property
+    def chosen_model(self) -> str: ...
+
+    def choose_model(self, name: str) -> None: ...
+
+
 def draw_tab(
     host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
 ) -> None:
     """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
     context = PageContext(host, engine, session, models)
+    if isinstance(host, TargetHost):
+        draw_target_menu(host, context)
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
     # version goes, delete `selected` and the ids.
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
@@ -155,6 +171,35 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
     add_handler(changes, partial(describe_size, host), menus, needs, what=what)
     add_handler(page_load(), lambda: show(*host.selected_model), None, [*menus, needs], what=what)
     return models_menu
+
+
+def draw_target_menu(host: TargetHost, context: PageContext) -> None:
+    """Draw what is trained: the model that the webui has loaded, or any in its models folder."""
+    with gr.Row():
+        menu = gr.Dropdown([], label="What to train", elem_id="tp-target", min_width=300)
+        unloads = gr.Checkbox(label=UNLOAD_LABEL, elem_id="tp-unload", min_width=300)
+    said = gr.HTML(elem_id="tp-target-said", elem_classes="tp-said")
+
+    def show() -> tuple[Any, Any]:
+        # The models folder can be another one by now: the webui has a picker for it.
+        choices = [(LOADED_MODEL, ""), *((name, name) for name in host.models())]
+        own = host.own_process
+        return gr.update(choices=choices, value=host.chosen_model), gr.update(
+            value=host.unloads_for_runs, visible=own is not None
+        )
+
+    def choose(name: str | None, is_unloading: bool) -> tuple[Any, Any, str]:
+        context.check_writable()
+        if context.in_run:
+            raise BusyError("A run is in progress. Choose another model when it has ended.")
+        host.choose_model(name or "")
+        host.unloads_for_runs = is_unloading
+        return *show(), ""
+
+    inputs, what = [menu, unloads], "Choosing the model"
+    add_handler(menu.input, choose, inputs, [menu, unloads, said], what=what, says=said)
+    add_handler(unloads.input, choose, inputs, [menu, unloads, said], what=what, says=said)
+    add_handler([page_load(), menu.focus], show, None, inputs, what=what)
 
 
 def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:

@@ -1,0 +1,346 @@
+"""The engine for hosts that can't train: each run is a process of its own, and all else is done by a worker.
+
+A run goes on if the page, the program with the tab or its whole process group ends, and is found again by its
+folder among those of running runs. It and the worker run a copy of this program, which an update doesn't change.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Any
+
+from ..core import errors, files
+from ..core.channel import Channel
+from ..core.engine import (
+    NO_PREVIEW,
+    RECALL_PASSAGES,
+    AnswerRequest,
+    GgufRequest,
+    LoraName,
+    MergeRequest,
+    PerplexityRequest,
+    PreviewQuery,
+)
+from ..core.errors import ModelError, TrainingProError
+from ..core.host import Folders, Host, OwnProcess
+from ..core.jobs import Job, JobEnded, Request, Session, Stage, event_file
+from ..core.version import ROOT, VERSION, newest_mtime
+from ..records import queue
+from ..records.folder import choose_run_folder, is_in_progress, refuse_in_progress
+from ..records.remote import FOLLOWED, follow_run, running_folder
+from ..settings.definitions import FULL_FINETUNE, TrainingSettings
+from ..settings.files import as_file
+from .peft_engine import PeftEngine
+
+if TYPE_CHECKING:
+    from ..data.report import DatasetReport
+
+# In the folder of a run that was started here: what it was started with, and all that it printed.
+STARTED, OUTPUT = "settings.json", "output.txt"
+# Importing the libraries takes up to a minute on a slow disk; until then, a new process has no lock.
+START_SECONDS = 120.0
+# A run writes its end just after it has released its lock.
+END_SECONDS = 5.0
+NOT_FOR_RUNNING = ("tests", "bench", "docs", "user_data", "__pycache__", ".*")
+LAST_LINES = 12
+
+
+class ProcessEngine(PeftEngine):
+    """Trains in the program with the tab, or in processes of their own if the host's model is for these."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._lock = threading.Lock()
+
+    def check(self, settings: TrainingSettings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> DatasetReport:
+        if host.own_process is None:
+            return super().check(settings, host, show=show)
+        return self._ask(host, "check", settings, show=show)  # type: ignore[no-any-return]
+
+    def check_start(
+        self,
+        settings: TrainingSettings,
+        host: Host,
+        *,
+        resume: str = "",
+        show: PreviewQuery = NO_PREVIEW,
+        problems: Sequence[str] = (),
+    ) -> DatasetReport:
+        if host.own_process is None:
+            return super().check_start(settings, host, resume=resume, show=show, problems=problems)
+        problems = tuple(problems)
+        return self._ask(  # type: ignore[no-any-return]
+            host, "check_start", settings, resume=resume, show=show, problems=problems
+        )
+
+    def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
+        if host.own_process is None:
+            return super().train(settings, host, job, resume=resume)
+        job.log.append(Stage(text="Starting a process for the run"))
+        folders = host.folders
+        folder = choose_run_folder(settings, folders, resume)
+        refuse_in_progress(folder.name, folders)
+        self.close()  # its model takes the memory that the run needs
+        with host.own_process.lend_memory():
+            process = start_run(settings.with_name(folder.name), host.own_process, folders, resume)
+            return follow_to_end(folder.path, job, folders, lambda: process.poll() is None)
+
+    def find_runs(self, session: Session, host: Host) -> None:
+        """Follow a run again that a tab has started in a process of its own before this program was started."""
+        folders = host.folders
+        for running in files.usable_entries(folders.running):
+            if not (running / STARTED).is_file() or session.latest("training") is not None:
+                continue
+            values = files.read_json(running / STARTED, {})
+            home = folders.output_folder(full_finetune=values.get("method") == FULL_FINETUNE)
+            is_alive = _watch(running, home / running.name, folders)
+            queued = [run.number for run in queue.load(folders.queue).begun if run.name == running.name]
+
+            def work(
+                job: Job, folder: Path = home / running.name, alive: Callable[[], bool] = is_alive
+            ) -> JobEnded:
+                return follow_to_end(folder, job, folders, alive)
+
+            with suppress(TrainingProError):  # another job has begun meanwhile
+                session.train(running.name, host, work, queue_number=queued[0] if queued else None)
+
+    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
+        return self._work(super().probe, host, job, "probe", settings)
+
+    def layers(self, host: Host) -> Mapping[str, int]:
+        return super().layers(host) if host.own_process is None else self._ask(host, "layers")
+
+    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
+        return self._work(super().answer, host, job, "answer", question)
+
+    def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
+        return self._work(super().perplexity, host, job, "perplexity", asked, settings)
+
+    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
+        return self._work(super().recall, host, job, "recall", lora, passages=passages)
+
+    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        return self._work(super().evidence, host, job, "evidence", lora)
+
+    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
+        return self._work(super().merge, host, job, "merge", asked)
+
+    def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
+        return (
+            super().export_gguf(asked, host) if host.own_process is None else self._ask(host, "export_gguf", asked)
+        )
+
+    def close(self) -> None:
+        """End the worker, and with it what it is doing."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.close()
+            self._worker = None
+
+    def _work(
+        self, here: Callable[..., JobEnded], host: Host, job: Job, method: str, *words: Any, **more: Any
+    ) -> JobEnded:
+        if host.own_process is None:
+            return here(*words, host, job, **more)
+        job.log.append(Stage(text="Starting"))
+        return self._ask(host, method, *words, job=job, **more)  # type: ignore[no-any-return]
+
+    def _ask(self, host: Host, method: str, *words: Any, job: Job | None = None, **more: Any) -> Any:
+        """Let the worker do something; it is started, or started again, where that is needed."""
+        target = host.own_process
+        assert target is not None
+        with self._lock:
+            if self._worker is None or self._worker.target != target or not self._worker.is_alive():
+                if self._worker is not None:
+                    self._worker.close()
+                self._worker = Worker(target, host.folders)
+            worker = self._worker
+        return worker.ask(method, words, more, job)
+
+
+class Worker:
+    """A process that holds the model that is chosen, and does for the tab what needs it."""
+
+    def __init__(self, target: OwnProcess, folders: Folders) -> None:
+        self.target = target
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        command = _command("worker", target, folders)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=_environment()
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._channel = Channel(self._process.stdout, self._process.stdin)
+        self._answers: dict[int, SimpleQueue[tuple[str, Any]]] = {}
+        self._lock, self._count = threading.Lock(), 0
+        threading.Thread(target=self._receive, name="worker", daemon=True).start()
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def ask(self, method: str, words: Sequence[Any], more: Mapping[str, Any], job: Job | None) -> Any:
+        """Call a method of the engine there; its events go to the log of the job."""
+        with self._lock:
+            self._count += 1
+            number, answers = self._count, SimpleQueue[tuple[str, Any]]()
+            self._answers[number] = answers
+        has_stopped = False
+        with suppress(OSError):  # it has ended, which is said below
+            self._channel.send((number, method, tuple(words), dict(more), job is not None))
+        while True:
+            if job is not None and job.control.asked(Request.STOP) and not has_stopped:
+                has_stopped = True
+                with suppress(OSError):
+                    self._channel.send((number, "stop"))
+            try:
+                kind, value = answers.get(timeout=0.2)
+            except Empty:
+                if self.is_alive():
+                    continue
+                kind, value = (
+                    "crash",
+                    ("The process that works on the model has ended unexpectedly", self._last_lines()),
+                )
+            if kind == "event":
+                if job is not None:
+                    job.log.append(value)
+                continue
+            del self._answers[number]
+            if kind == "result":
+                return value
+            if kind == "crash":
+                raise ModelError(f"{value[0]}. {value[1]}".strip())
+            name, values = value
+            error = TrainingProError.__new__(getattr(errors, name, TrainingProError))
+            Exception.__init__(error, values.pop("text"))
+            vars(error).update(values)
+            raise error
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, kind, value = self._channel.receive()
+                if (answers := self._answers.get(number)) is not None:
+                    answers.put((kind, value))
+
+    def _last_lines(self) -> str:
+        self._errors.seek(0)
+        return last_lines(self._errors.read())
+
+
+def start_run(
+    settings: TrainingSettings, target: OwnProcess, folders: Folders, resume: str
+) -> subprocess.Popen[bytes]:
+    """Start a run in a process that outlives this one."""
+    running = running_folder(settings.what.name, folders)
+    shutil.rmtree(running, ignore_errors=True)
+    running.mkdir(parents=True)
+    files.write_json(running / STARTED, as_file(settings))
+    command = _command("train", target, folders, str(running / STARTED))
+    command += ["--resume", resume] if resume else []
+    # A window that is closed ends the process group of its program: a run has one of its own.
+    options: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
+    with (running / OUTPUT).open("wb") as output:
+        options |= {
+            "stdin": subprocess.DEVNULL,
+            "stdout": output,
+            "stderr": subprocess.STDOUT,
+            "env": _environment(),
+        }
+        if sys.platform == "win32":
+            # Out of the job object that would end it with its window; some job objects forbid that.
+            with suppress(OSError):
+                breakaway = options["creationflags"] | subprocess.CREATE_BREAKAWAY_FROM_JOB
+                return subprocess.Popen(command, **{**options, "creationflags": breakaway})
+        return subprocess.Popen(command, **options)
+
+
+def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:
+    """Return a function that says whether a run is alive that another program has started: by its lock."""
+    free_since: list[float] = []
+
+    def is_alive() -> bool:
+        has_begun = (running / event_file.EVENTS).exists() or (folder / event_file.EVENTS).exists()
+        is_young = time.time() < files.modified_at(running / STARTED) + START_SECONDS
+        if is_in_progress(running.name, folders) or (is_young and not has_begun):
+            free_since.clear()
+            return True
+        free_since.append(time.monotonic())
+        return time.monotonic() < free_since[0] + END_SECONDS
+
+    return is_alive
+
+
+def follow_to_end(folder: Path, job: Job, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded:
+    """Follow a run in a process of its own to its end, and remove what was only for following it."""
+    running = running_folder(folder.name, folders)
+    ended = follow_run(folder, job, folders, is_alive, files.modified_at(running / STARTED))
+    if ended is None:
+        output = last_lines((running / OUTPUT).read_bytes()) if (running / OUTPUT).is_file() else ""
+        text = f"The process that trained '{folder.name}' has ended unexpectedly."
+        ended = JobEnded(outcome="failed", text=output or text, details=text if output else "")
+    shutil.rmtree(running, ignore_errors=True)
+    with suppress(OSError):
+        folders.running.rmdir()  # if no other run is in progress
+    return ended
+
+
+def last_lines(output: bytes) -> str:
+    return "\n".join(output.decode("utf-8", "replace").strip().splitlines()[-LAST_LINES:])
+
+
+def _command(name: str, target: OwnProcess, folders: Folders, *words: str) -> list[str]:
+    script = str(copy_program(folders) / "script.py")
+    places = [
+        "--user-data",
+        str(folders.user_data),
+        "--models",
+        str(folders.models),
+        "--loras",
+        str(folders.loras),
+    ]
+    # -I: neither the variables nor the folder of the program with the tab have modules for another Python.
+    return [
+        str(target.python),
+        "-I",
+        script,
+        name,
+        *words,
+        "--model",
+        target.model,
+        "--load",
+        target.loading,
+        *places,
+    ]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, FOLLOWED: "1"}
+
+
+def copy_program(folders: Folders) -> Path:
+    """A copy of this program for processes that go on after an update; copies that no run needs are removed."""
+    home = folders.training / "program"
+    copy = home / f"{VERSION}-{int(newest_mtime())}"
+    if not copy.is_dir():
+        if not files.usable_entries(folders.running):
+            shutil.rmtree(home, ignore_errors=True)
+        with files.staging_folder(copy) as scratch:
+            shutil.copytree(ROOT, scratch / copy.name, ignore=shutil.ignore_patterns(*NOT_FOR_RUNNING))
+            files.move_new_folder(scratch / copy.name, copy)
+    return copy

@@ -1,0 +1,141 @@
+"""Runs in a process of their own: they obey the tab, outlive its program, and are found again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from training_pro.core.engine import AnswerRequest, PreviewQuery
+from training_pro.core.errors import SettingsError
+from training_pro.core.host import OwnProcess
+from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
+from training_pro.engine.process_engine import ProcessEngine
+from training_pro.records.folder import runs_in_progress
+from training_pro.tests.fakes import FakeHost
+
+SCRIPT = Path(__file__).resolve().parents[2] / "script.py"
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("training_pro", sys.argv[1])
+sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from training_pro.tests.engine.test_own_process import begin
+begin(sys.argv[2], sys.argv[3])
+"""
+"""A program with the tab, which starts a run and waits for it."""
+
+
+@pytest.fixture
+def own(place):
+    target = OwnProcess(Path(sys.executable), str(place.tiny))
+    return Tab(place, FakeHost(place.folders, own_process=target), ProcessEngine(), Session())
+
+
+@dataclass
+class Tab:
+    place: object
+    host: FakeHost
+    engine: ProcessEngine
+    session: Session
+
+    def start(self, **more):
+        settings = self.place.settings(**more)
+        return self.session.train("a", self.host, lambda job: self.engine.train(settings, self.host, job))
+
+
+def begin(user_data, tiny):
+    from training_pro.hosts.standalone import standalone_folders
+    from training_pro.tests.tiny import Workspace
+
+    place = Workspace(standalone_folders(Path(user_data)), Path(tiny))
+    target = OwnProcess(Path(sys.executable), tiny)
+    Tab(place, FakeHost(place.folders, own_process=target), ProcessEngine(), Session()).start(
+        epochs=40
+    ).log.wait_closed()
+
+
+def wait_for(job, condition):
+    end = time.monotonic() + 300
+    while not any(condition(event) for event in job.log.since(0)):
+        assert job.running and time.monotonic() < end, job.end
+        time.sleep(0.02)
+
+
+def is_step(event):
+    return isinstance(event, Step)
+
+
+def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, place):
+    place.train(name="here")
+    job = own.start()
+    while job.control.forward is None:
+        time.sleep(0.02)
+    job.control.ask(Request.PAUSE)  # while the process still imports its libraries
+    wait_for(job, lambda event: isinstance(event, Stage) and event.kind is StageKind.PAUSED)
+    assert job.control.pending == {Request.PAUSE} and job.control.live is not None
+    job.control.live = replace(job.control.live, rate_factor=1.0)
+    job.control.resume()
+    job.log.wait_closed()
+    assert job.end.outcome == "finished" and place.weights("a") == place.weights("here")
+    events = [json.loads(line) for line in (place.lora() / "events.jsonl").read_text().splitlines()]
+    steps = [event for event in events if event["event"] == "step"]
+    assert [step["step"] for step in steps] == [1, 2, 3, 4] and events[-1]["event"] == "job_ended"
+    assert [event.loss for event in job.log.since(0) if is_step(event)] == [step["loss"] for step in steps]
+    assert not place.folders.running.exists() and runs_in_progress(place.folders) == []
+
+
+def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, place):
+    command = [sys.executable, "-c", PROGRAM, str(SCRIPT), str(place.folders.user_data), str(place.tiny)]
+    program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    reader = event_file.EventReader(place.folders.running / "a", place.lora())
+    while not any(map(is_step, reader.read())):
+        assert program.poll() is None
+        time.sleep(0.05)
+    kill = program.kill if sys.platform == "win32" else lambda: os.killpg(program.pid, signal.SIGKILL)
+    kill()
+    program.wait()
+    own.engine.find_runs(own.session, own.host)
+    job = own.session.latest("training")
+    wait_for(job, is_step)
+    assert runs_in_progress(place.folders) == ["a"] and job.result_name == "a"
+    job.control.ask(Request.STOP)
+    job.log.wait_closed()
+    assert job.end.outcome == "stopped" and not place.folders.running.exists()
+    again = own.start(epochs=41, if_exists="continue")
+    again.log.wait_closed()
+    notes = [event.text for event in event_file.read_events(place.lora()) if isinstance(event, Note)]
+    assert again.end.outcome == "finished" and any(text.startswith("Resuming from") for text in notes)
+    plan = next(event for event in again.log.since(0) if isinstance(event, RunPlanned))
+    assert [event.step for event in plan.earlier if is_step(event)] == [*range(1, plan.first_step + 1)]
+
+
+def test_a_process_that_cannot_train_says_why(own, place):
+    own.host.own_process = OwnProcess(Path(sys.executable), str(place.folders.models / "gone"))
+    job = own.start()
+    job.log.wait_closed()
+    assert job.end.outcome == "failed" and "There is no model" in job.end.text
+    assert not place.folders.running.exists()
+
+
+def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, place):
+    report = own.engine.check(place.settings(), own.host, show=PreviewQuery(2))
+    assert report.examples == 16 and len(report.shown) == 2
+    job = own.session.start(
+        "answer",
+        "Asking",
+        own.host,
+        lambda job: own.engine.answer(AnswerRequest("The", max_tokens=3), own.host, job),
+    )
+    job.log.wait_closed()
+    assert job.end.outcome == "finished" and any(isinstance(event, Answer) for event in job.log.since(0))
+    assert own.session.uses_host_model is None and not own.host.uses
+    assert own.engine.layers(own.host)["q_proj"]
+    with pytest.raises(SettingsError) as refusal:
+        own.engine.check(place.settings(data=["gone.txt"], eval_data=["a.txt"], cutoff=10**6), own.host)
+    assert refusal.value.problems
+    own.engine.close()
