@@ -1,6 +1,7 @@
 """Code that every package shares: errors, jobs with their events, files, and the protocols Host and Engine."""
 
 __all__ = [
+    "channel",
     "dist_env",
     "engine",
     "errors",
@@ -13,6 +14,7 @@ __all__ = [
     "hub_upload",
     "jobs",
     "model_shape",
+    "own_environment",
     "readable",
     "safe_paths",
     "version",

@@ -31,9 +31,10 @@ from ..core.jobs import (
     Request,
     RequestsChanged,
     RunPlanned,
+    RunProgress,
     event_file,
+    progress_of,
 )
-from ..core.jobs.progress import RunProgress, progress_of
 from ..core.version import VERSION
 from ..settings.definitions import TrainingSettings
 from ..settings.files import as_file

@@ -37,7 +37,7 @@ from .events import (
     settings_in_force,
 )
 from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import EtaEstimator, progress_text
+from .progress import EtaEstimator, RunProgress, progress_of, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "RowScores",
     "RunControl",
     "RunPlanned",
+    "RunProgress",
     "SampleGenerated",
     "Segment",
     "Session",
@@ -87,6 +88,7 @@ __all__ = [
     "peak_memory_of",
     "probe_extra_times",
     "progress",
+    "progress_of",
     "progress_text",
     "settings_in_force",
 ]
