@@ -1,4 +1,4 @@
-"""Learning-rate schedules, each a list of phases; a new one is one function and one row in SCHEDULES.
+"""Learning-rate schedules, each a list of phases; a new one is a curve or a function, and one row in _ALL.
 
 Steps s of N are counted from 0. A rising phase is evaluated at s + 1, so that no step has rate 0; a falling one at
 s, so that it begins at the peak. Steps outside all phases (after the last one) keep the last value.

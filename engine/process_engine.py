@@ -31,7 +31,7 @@ from ..core.engine import (
     PerplexityRequest,
     PreviewQuery,
 )
-from ..core.errors import ModelError, TrainingProError
+from ..core.errors import BusyError, ModelError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Job, JobEnded, Request, Session, Stage, event_file
 from ..core.version import ROOT, VERSION, newest_mtime
@@ -181,13 +181,14 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._answers: dict[int, SimpleQueue[tuple[str, Any]]] = {}
-        self._lock, self._count = threading.Lock(), 0
+        self._lock, self._count, self._is_closed = threading.Lock(), 0, False
         threading.Thread(target=self._receive, name="worker", daemon=True).start()
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def close(self) -> None:
+        self._is_closed = True
         self._process.kill()
         self._process.wait()
 
@@ -205,15 +206,14 @@ class Worker:
                 has_stopped = True
                 with suppress(OSError):
                     self._channel.send((number, "stop"))
+            kind, value = "crash", ("The process that works on the model has ended unexpectedly", "")
             try:
                 kind, value = answers.get(timeout=0.2)
             except Empty:
                 if self.is_alive():
                     continue
-                kind, value = (
-                    "crash",
-                    ("The process that works on the model has ended unexpectedly", self._last_lines()),
-                )
+            if kind == "crash" and self._is_closed:
+                raise BusyError("A run is starting, so this was stopped. Try again when the run has ended.")
             if kind == "event":
                 if job is not None:
                     job.log.append(value)
@@ -222,7 +222,7 @@ class Worker:
             if kind == "result":
                 return value
             if kind == "crash":
-                raise ModelError(f"{value[0]}. {value[1]}".strip())
+                raise ModelError(f"{value[0]}. {value[1] or self._last_lines()}".strip())
             name, values = value
             error = TrainingProError.__new__(getattr(errors, name, TrainingProError))
             Exception.__init__(error, values.pop("text"))

@@ -39,7 +39,8 @@ def pytest_configure(config) -> None:
     is_long = config.option.markexpr == "long"
     settings.load_profile("night" if is_long else "day")
     if not hasattr(config, "workerinput"):  # one of several processes reports to the first
-        config.pluginmanager.register(FileReport(durations=config.option.durations is not None, long=is_long))
+        is_whole = is_long and not config.option.keyword and not any("::" in word for word in config.args)
+        config.pluginmanager.register(FileReport(durations=config.option.durations is not None, records=is_whole))
 
 
 def pytest_runtest_logfinish() -> None:

@@ -16,8 +16,8 @@ SLOWEST = 10
 class FileReport:
     """A plugin of pytest that adds up the reports of each file, from all processes."""
 
-    def __init__(self, *, durations: bool, long: bool) -> None:
-        self.durations, self.long = durations, long
+    def __init__(self, *, durations: bool, records: bool) -> None:
+        self.durations, self.records = durations, records  # only whole files of long tests are recorded
         self.seconds: Counter[str] = Counter()
         self.passed: set[str] = set()
         self.failed: set[str] = set()
@@ -35,16 +35,15 @@ class FileReport:
             terminalreporter.section(f"slowest {SLOWEST} files, of {self.seconds.total():.0f} seconds in all")
             for file, seconds in self.seconds.most_common(SLOWEST):
                 terminalreporter.write_line(f"{seconds:7.1f}  {file}")
-        if self.long and self.passed - self.failed:
+        if self.records and self.passed - self.failed:
             self.record()
 
     def record(self) -> None:
         """Write when, and at which commit, each file last passed."""
         old = LONG_RECORD.read_text(encoding="utf-8") if LONG_RECORD.exists() else ""
         lines = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| tests/")}
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
+        git = ["git", "describe", "--always", "--exclude=*", "--dirty=, changed"]
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
         for file in self.passed - self.failed:
             lines[f"| {file}"] = f"| {file} | {date.today()} | {commit or 'unknown'} | {self.seconds[file]:.0f} |"
         LONG_RECORD.write_text(

@@ -44,7 +44,7 @@ def test_a_query_without_an_answer_gives_none():
 
 def test_every_setting_has_another_name_and_no_key_is_misspelled():
     named = {one.key: one for one in other_names.load_names()}
-    assert [key for key in SETTINGS if not named[key].names] == []
+    assert [key for key in SETTINGS if not named[key].names] == [], "add a name in settings/other_names.json"
     tables = json.loads((ROOT / "settings" / "other_names.json").read_text("utf-8"))
     assert set(tables["settings"]) <= set(SETTINGS)
 
