@@ -16,6 +16,7 @@ from ..core.files import safe_paths, usable_entries
 from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision, unwrap_peft
 from ..core.version import launch_command
 from . import memory
+from .llama_cpp import LlamaCppModel
 
 # Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -65,7 +66,7 @@ class WebuiHost:
         except ModelError as error:
             return ModelStatus(problem=str(error))
         if problem := _untrainable_reason(shared):
-            return ModelStatus(problem=problem)
+            return ModelStatus(problem=problem, loras=tuple(shared.lora_names))
         return ModelStatus(shared.model_name, describe_precision(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
@@ -116,6 +117,14 @@ class WebuiHost:
         # Its user may have pressed Unload or loaded another model while a run went on.
         if unwrap_peft(shared.model) is unwrap_peft(model):
             shared.model, shared.lora_names = model, list(names)
+
+    def llama_cpp(self) -> LlamaCppModel | None:
+        shared = _shared()
+        if _idle_unloaded(shared) and shared.args.loader == "llama.cpp":
+            self.load(shared.model_name, "")
+        if type(shared.model).__name__ != "LlamaServer":
+            return None
+        return LlamaCppModel(shared, _import_module("models"), _import_module("llama_cpp_server"))
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
         lock: AbstractContextManager[Any] | None = _shared().generation_lock
