@@ -151,6 +151,18 @@ class OwnProcess:
     lend_memory: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, compare=False)
 
 
+class LlamaCpp(Protocol):
+    """A model that runs in llama.cpp: it takes LoRAs as GGUF files, and needs no torch."""
+
+    file: Path  # of the model
+
+    def attach(self, name: str, file: Path, strength: float) -> None:
+        """Attach the LoRA in this file instead of the one before; after a failure the model is as it was."""
+
+    def detach(self) -> tuple[str, ...]:
+        """Detach the LoRA and return its name, if there was one."""
+
+
 class Host(Protocol):
     """Lends the model. Every method may raise a TrainingProError whose message says what to click next."""
 
@@ -189,6 +201,9 @@ class Host(Protocol):
 
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         """Replace the loaded model by `model`, which carries these LoRAs."""
+
+    def llama_cpp(self) -> LlamaCpp | None:
+        """The loaded model, if llama.cpp runs it."""
 
     def exclusive_use(self) -> AbstractContextManager[None]:
         """Context with exclusive use of the model; waits for the current user."""

@@ -20,9 +20,9 @@ from ..core.engine import (
     PerplexityRequest,
     PreviewQuery,
 )
-from ..core.errors import ModelError, SettingsError, TrainingProError, first_line
+from ..core.errors import ModelError, SavingError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
-from ..core.host import Host, unwrap_peft
+from ..core.host import Host, LlamaCpp, unwrap_peft
 from ..core.jobs import Advice, Job, JobEnded, Note, Stage
 from ..records.folder import RunFolder, choose_run_folder, hold_run_lock, loras, run_files
 from ..records.remote import remote_control
@@ -163,10 +163,15 @@ class PeftEngine:
         return gguf_export.export_gguf(asked, host)
 
     def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded:
-        _refuse_without_torch(host)
-        from .lora import adapter
+        if (served := host.llama_cpp()) is not None:
+            file = self._find_gguf(name, served, host)
+            job.log.append(Stage(text=f"llama.cpp is loading {name}"))
+            served.attach(name, file, strength)
+        else:
+            _refuse_without_torch(host)
+            from .lora import adapter
 
-        adapter.put_on(name, strength, host)
+            adapter.put_on(name, strength, host)
         text = f"{name} is attached to the model at {strength:.0%} strength."
         if not host.owns_process:  # say in which tab of the webui it is used
             kind = run_files.read_training_prompt(loras.find_lora(name, host.folders.loras)).kind
@@ -178,11 +183,29 @@ class PeftEngine:
             text += f" To use it, open the {where}."
         return JobEnded(outcome="finished", text=text)
 
-    def detach_lora(self, host: Host, job: Job) -> JobEnded:
-        _refuse_without_torch(host)
-        from .lora import adapter
+    def _find_gguf(self, name: str, served: LlamaCpp, host: Host) -> Path:
+        """Return the GGUF file of a LoRA; export it if it is missing, or older than the LoRA."""
+        folder = loras.find_lora(name, host.folders.loras)
+        file = loras.gguf_file(folder)
+        # Copying a folder can change the order of the times by some seconds.
+        newest = max(weights.stat().st_mtime for weights in loras.weight_files(folder)) - 60
+        if file.is_file() and file.stat().st_mtime >= newest:
+            return file
+        if importlib.util.find_spec("torch") is None and host.own_process is None:
+            raise SavingError(
+                f"llama.cpp needs {file.name}, which is missing or older than the LoRA. In the Runs tab, choose "
+                f"{name} and press Export GGUF. Then attach the LoRA again."
+            )
+        return self.export_gguf(GgufRequest(name, model=str(served.file)), host)
 
-        names = adapter.take_off(host)
+    def detach_lora(self, host: Host, job: Job) -> JobEnded:
+        if (served := host.llama_cpp()) is not None:
+            names = served.detach()
+        else:
+            _refuse_without_torch(host)
+            from .lora import adapter
+
+            names = adapter.take_off(host)
         job.log.append(Note(text="The model's own weights are unchanged."))
         are = plural(len(names), "is", "are")
         return JobEnded(

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
@@ -140,6 +140,14 @@ class ProcessEngine(PeftEngine):
             super().export_gguf(asked, host) if host.own_process is None else self._ask(host, "export_gguf", asked)
         )
 
+    def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded:
+        with _exclusive(host):
+            return super().attach_lora(name, strength, host, job)
+
+    def detach_lora(self, host: Host, job: Job) -> JobEnded:
+        with _exclusive(host):
+            return super().detach_lora(host, job)
+
     def close(self) -> None:
         """End the worker, and with it what it is doing."""
         with self._lock:
@@ -166,6 +174,11 @@ class ProcessEngine(PeftEngine):
                 self._worker = Worker(target, host.folders)
             worker = self._worker
         return worker.ask(method, words, more, job)
+
+
+def _exclusive(host: Host) -> AbstractContextManager[None]:
+    """Exclusive use of the host's model, which a job on a model of its own has not taken."""
+    return nullcontext() if host.own_process is None else host.exclusive_use()
 
 
 class Worker:

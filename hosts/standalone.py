@@ -145,6 +145,9 @@ class StandaloneHost:
         if self._loaded is not None:
             self._loaded = replace(self._loaded, model=model, loras=tuple(names))
 
+    def llama_cpp(self) -> None:
+        """Models run in transformers here."""
+
     def exclusive_use(self) -> AbstractContextManager[Any]:
         return self._lock
 

@@ -26,6 +26,7 @@ from ..core.host import (
 from ..core.own_environment import own_python
 from ..core.version import launch_command
 from . import memory
+from .llama_cpp import LlamaCppModel
 from .standalone import list_models
 
 # Classes of models that the webui's other loaders make, and the names of these loaders.
@@ -120,9 +121,11 @@ class WebuiHost:
         if target is not None:
             name = Path(target.model).name
             ready = "" if own_python(self.folders) else f"To train {name}, press 'Set up training' first."
-            return ModelStatus(name.removesuffix(".gguf"), "in a process of its own", problem=ready)
+            return ModelStatus(
+                name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), ready
+            )
         if problem := _untrainable_reason(shared):
-            return ModelStatus(problem=problem)
+            return ModelStatus(problem=problem, loras=tuple(shared.lora_names))
         return ModelStatus(shared.model_name, describe_precision(shared.model), tuple(shared.lora_names))
 
     def card(self) -> ModelCard:
@@ -182,6 +185,14 @@ class WebuiHost:
         # Its user may have pressed Unload or loaded another model while a run went on.
         if unwrap_peft(shared.model) is unwrap_peft(model):
             shared.model, shared.lora_names = model, list(names)
+
+    def llama_cpp(self) -> LlamaCppModel | None:
+        shared = _shared()
+        if _idle_unloaded(shared) and shared.args.loader == "llama.cpp":
+            self.load(shared.model_name, "")
+        if type(shared.model).__name__ != "LlamaServer":
+            return None
+        return LlamaCppModel(shared, _import_module("models"), _import_module("llama_cpp_server"))
 
     def exclusive_use(self) -> AbstractContextManager[Any]:
         lock: AbstractContextManager[Any] | None = _shared().generation_lock

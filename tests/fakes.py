@@ -92,6 +92,8 @@ class FakeHost:
     def set_loras(self, model: Any, names: Sequence[str]) -> None:
         self.model, self.loras = model, tuple(names)
 
+    def llama_cpp(self) -> None: ...
+
     @contextmanager
     def exclusive_use(self) -> Iterator[None]:
         with self.lock:

@@ -18,8 +18,7 @@ from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
-from ...records.folder import choose_output, run_files
-from ...train_utils import checkpoint_step
+from ...records.folder import choose_output, loras
 from ..lora import lora_folder, read_weights
 
 Matrix: TypeAlias = NDArray[np.float32]
@@ -51,7 +50,7 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     if find_spec("gguf") is None:
         raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
     folder, name = lora_folder(request.lora, host).absolute(), str(request.lora)
-    out = default_path(folder)
+    out = loras.gguf_file(folder)
     if request.out:
         out = choose_output(request.out, host.folders, own=out.parent)
         if out.exists():
@@ -85,7 +84,7 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
                 writer.add_type(gguf.GGUFType.ADAPTER)
                 writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
                 writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
-                writer.add_name(default_path(folder).stem)
+                writer.add_name(loras.gguf_file(folder).stem)
                 writer.add_base_model_count(1)
                 writer.add_base_model_name(0, base.name)
                 for tensor_name, tensor in sorted(tensors.items()):
@@ -98,14 +97,6 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     except OSError as error:
         raise SavingError(f"{out} can't be written: {write_error_reason(error, out.parent)}.") from error
     return out
-
-
-def default_path(folder: Path) -> Path:
-    """Default path: in the folder of the run, named after the LoRA or checkpoint."""
-    if checkpoint_step(folder.name) is None:
-        return folder / f"{folder.name}.gguf"
-    run = run_files.run_folder_of(folder)
-    return run / f"{run.name}-{folder.name}.gguf"
 
 
 def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, LayerDelta]:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 # Gradio notices that a page was closed only when its stream yields.
 KEEPALIVE_SECONDS = 10
+WAITING = markup.paragraph(
+    "Waiting for the model. If it is generating a reply, wait until it has ended or press Stop in the Chat tab.",
+    quiet=True,
+)
 T = TypeVar("T")
 Default = TypeVar("Default")
 
@@ -123,12 +127,11 @@ class PageContext:
         used = f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
         if not memory.total:
             used = ""
+        attached = f"LoRA attached: {', '.join(status.loras)}" if status.loras else ""
         if status.problem:
-            in_use = markup.paragraph(used, quiet=True) if used else ""
-            return markup.card(title, markup.paragraph(status.problem), in_use, read_only, mood="fair")
-        parts = [f"{status.model}, {status.precision}", used]
-        if status.loras:
-            parts.append(f"LoRA attached: {', '.join(status.loras)}")
+            details = [markup.paragraph(part, quiet=True) for part in (attached, used) if part]
+            return markup.card(title, markup.paragraph(status.problem), *details, read_only, mood="fair")
+        parts = [f"{status.model}, {status.precision}", used, attached]
         return markup.card("", markup.paragraph(f"{title}: " + " · ".join(p for p in parts if p)), read_only)
 
     def can_resume(self, name: str) -> bool:

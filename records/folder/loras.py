@@ -233,6 +233,14 @@ def size_on_disk(folder: Path) -> int:
     return total
 
 
+def gguf_file(folder: Path) -> Path:
+    """Return where a LoRA or checkpoint is exported to: a GGUF file in the folder of its run."""
+    if checkpoint_step(folder.name) is None:
+        return folder / f"{folder.name}.gguf"
+    run = run_files.run_folder_of(folder)
+    return run / f"{run.name}-{folder.name}.gguf"
+
+
 def free_name(loras: Path, name: str) -> str:
     """Return `name` with the first number from 2 that is not taken."""
     names = (f"{name}-{number}" for number in count(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -14,13 +15,14 @@ import pytest
 import torch
 import torch._dynamo
 from training_pro.core.engine import MergeRequest
-from training_pro.core.errors import ModelError
+from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs import Job, Request, Session, Stage, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.hosts.webui import WebuiHost
+from training_pro.tests.records.on_disk import FINISHED, write_files
 from training_pro.tests.tiny import Workspace, watched_job
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from transformers.utils import logging as transformers_logging
@@ -264,3 +266,75 @@ def test_an_evaluation_goes_through_the_webuis_own_table(webui):
     assert lines[1] == "tiny,a,story.txt,12.5,16,32,2026-11-21 12:00:00,mine"
     assert [line.split(",")[2] for line in lines[1:]] == ["story.txt", "by-command", "again.txt", "b"]
     assert lines[4].startswith("tiny,-,b,9.0,8,0,")
+
+
+@pytest.fixture
+def served(shared, tmp_path):
+    """A GGUF file in the webui's llama.cpp, a LoRA for it, and a function that attaches one."""
+    from modules import models
+
+    host, folders = WebuiHost(), standalone_folders(tmp_path / "user, data")
+    shared.args.model_dir, shared.args.lora_dir = str(folders.models), str(folders.loras)
+    for name, words in {"story": "fits", "second": "fits", "bad": "other"}.items():
+        write_files(folders.loras, name, FINISHED)
+        (folders.loras / name / f"{name}.gguf").write_text(words, encoding="utf-8")
+    folders.models.mkdir(parents=True, exist_ok=True)
+    (folders.models / "m.gguf").touch()
+    shared.model, shared.tokenizer = models.load_model("m.gguf", "llama.cpp")
+
+    def attach(name, strength=1.0):
+        return PeftEngine().attach_lora(name, strength, host, Job("model", "a test"))
+
+    return SimpleNamespace(host=host, models=models, attach=attach, loras=folders.loras)
+
+
+def test_llama_cpp_starts_again_with_a_lora_and_takes_another_strength_while_it_runs(served, shared):
+    file = f'"{served.loras / "story" / "story.gguf"}"'  # quoted, because llama.cpp splits at commas
+    words = served.attach("story").text
+    assert words.startswith(
+        "story is attached to the model at 100% strength. To use it, open the webui's Notebook"
+    )
+    server = shared.model
+    assert server.command == ["--lora", file, "--cache-ram", "0"] and shared.args.extra_flags is None
+    assert served.host.model_status().loras == ("story",)
+    served.attach("story", 0.5)
+    body = {"prompt": ".", "n_predict": 0, "cache_prompt": False}
+    emptied = [("completion", {**body, "id_slot": slot}) for slot in range(2)]
+    assert shared.model is server
+    assert server.asked[-3:] == [("lora-adapters", [{"id": 0, "scale": 0.5}]), *emptied]
+    os.utime(served.loras / "story" / "story.gguf", ns=(1 << 62, 1 << 62))  # trained further meanwhile
+    served.attach("story")
+    assert shared.model is not server
+    assert PeftEngine().detach_lora(served.host, Job("model", "a test")).text == "story is detached."
+    assert (shared.model.command, shared.lora_names, shared.model_name) == ([], [], "m.gguf")
+    assert PeftEngine().detach_lora(served.host, Job("model", "a test")).text == "No LoRA was attached."
+
+
+@pytest.mark.parametrize("flags", ["--lora mine.gguf", ' "--lora mine.gguf"', "lora=mine.gguf,jinja", ""])
+def test_the_users_own_flags_and_loras_stay(served, shared, monkeypatch, flags, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.gguf").write_text("fits", encoding="utf-8")
+    Path("plain").mkdir()
+    shared.args.lora_dir, shared.args.extra_flags = str(served.loras.rename(tmp_path / "plain" / "loras")), flags
+    served.attach("second", 0.25)
+    assert shared.args.extra_flags == flags
+    assert [lora["scale"] for lora in shared.model.loras] == [1.0, 0.25][not flags :]
+    assert ("--jinja" in shared.model.command) is ("jinja" in flags)
+
+
+def test_after_a_refusal_llama_cpps_words_are_told_and_the_model_is_loaded_as_it_was(served, shared):
+    reason = "failed to apply lora adapter: tensor 'x' has 8 rows. The model was loaded"
+    with pytest.raises(ModelError, match=f"the LoRA 'bad' with m.gguf: {reason} again without a LoRA."):
+        served.attach("bad")
+    assert (shared.model.command, shared.args.extra_flags, shared.lora_names) == ([], None, [])
+    served.attach("story", 0.5)
+    with pytest.raises(ModelError, match=f"{reason} with story again."):
+        served.attach("bad")
+    assert [lora["scale"] for lora in shared.model.loras] == [0.5] and shared.lora_names == ["story"]
+    served.models.active_generation_count = 1  # with --parallel, without the lock
+    with pytest.raises(BusyError, match="The model is generating a reply"):
+        served.attach("second")
+    assert shared.lora_names == ["story"]
+    (served.loras / "second" / "second.gguf").unlink()
+    with pytest.raises(ModelError, match=r"m\.gguf can't be read as a GGUF file"):  # the export for this model
+        served.attach("second")

@@ -53,5 +53,8 @@ def _transformers(path: Path) -> tuple[Any, Any]:
 def _llama_cpp(path: Path) -> tuple[Any, Any]:
     from modules.llama_cpp_server import LlamaServer
 
-    server = LlamaServer(path)
+    try:
+        server = LlamaServer(path)
+    except RuntimeError:
+        return None, None
     return server, server
