@@ -219,7 +219,8 @@ class Worker:
                 has_stopped = True
                 with suppress(OSError):
                     self._channel.send((number, "stop"))
-            kind, value = "crash", ("The process that works on the model has ended unexpectedly", "")
+            kind: str = "crash"
+            value: Any = ("The process that works on the model has ended unexpectedly", "")
             try:
                 kind, value = answers.get(timeout=0.2)
             except Empty:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..core import gguf_header
 from ..core.errors import ModelError
 from ..core.evaluations_table import EvaluationRow
 from ..core.files import read_json, safe_paths, write_json
@@ -37,7 +36,7 @@ _CANNOT_TRAIN: Mapping[str, str] = {
 }
 _NEXT_CLICK = (
     "In the Model tab, choose a model in transformers format (a folder with .safetensors files), set "
-    "Model loader to Transformers, and press Load."
+    "Model loader to Transformers, and press Load. Or choose a model under 'What to train'."
 )
 
 
@@ -131,6 +130,8 @@ class WebuiHost:
     def card(self) -> ModelCard:
         shared, target = _shared(), self.own_process
         if target is not None:
+            if problem := self.model_status().problem:
+                raise ModelError(problem)
             path = Path(target.model)
             return ModelCard(
                 path.name.removesuffix(".gguf"),
@@ -250,9 +251,8 @@ def _untrainable_reason(shared: Any) -> str:
     """Why the loaded model cannot be trained, and what to click next; empty if it can."""
     if importlib.util.find_spec("torch") is None:
         return (
-            "This is the portable webui, which does not include torch and can't train. To train, install the "
-            "full version (with start_windows.bat, start_linux.sh or start_macos.sh from the source "
-            f"download), or run Training PRO on its own:  {launch_command()} demo"
+            "This TextGen does not include torch, so it can't train itself. Under 'What to train', choose a model, "
+            "or load a GGUF file in the Model tab. It is trained in a process of its own."
         )
     if _idle_unloaded(shared):
         return (
@@ -261,24 +261,7 @@ def _untrainable_reason(shared: Any) -> str:
         )
     if shared.model is None:
         return f"No model is loaded. {_NEXT_CLICK}"
-    if (class_name := type(shared.model).__name__) == "LlamaServer":
-        path = Path(shared.args.model_dir) / shared.model_name
-        file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-        origin = gguf_header.find_base_model(file)
-        download = (
-            "Find the name of its base model on the Hub page of the GGUF file, and download that model in the "
-            "Model tab. Then choose the downloaded model"
-        )
-        if origin:
-            download = (
-                f"It was made from {origin}. In the Model tab, under 'Download model or LoRA', enter that "
-                "name and press Download. Then choose the downloaded model"
-            )
-        return (
-            f"{shared.model_name} is a GGUF file for llama.cpp, which can't train. {download} "
-            "and set Model loader to Transformers. If you are short on VRAM, select load-in-4bit and "
-            "use_double_quant. Then press Load."
-        )
+    class_name = type(shared.model).__name__
     if class_name in _CANNOT_TRAIN:
         return f"The model was loaded with {_CANNOT_TRAIN[class_name]}, which can't train. {_NEXT_CLICK}"
     if not hasattr(shared.model, "named_parameters") or not hasattr(shared.model, "config"):

@@ -30,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 STANDIN = Path(__file__).resolve().parent.parent / "webui_standin"
 NEXT_CLICK = (
     "In the Model tab, choose a model in transformers format (a folder with .safetensors files), set "
-    "Model loader to Transformers, and press Load."
+    "Model loader to Transformers, and press Load. Or choose a model under 'What to train'."
 )
 
 
@@ -88,7 +88,7 @@ def test_without_a_model_that_can_train_the_next_click_is_named(shared):
         loaded(shared, kind)
         assert problem() == f"{said} {NEXT_CLICK}"
     loaded(shared, "LlamaServer")
-    assert "Find the name of its base model on the Hub page of the GGUF file" in problem()
+    assert problem() == "To train some-model, press 'Set up training' first."
     loaded(shared, "T5", config=SimpleNamespace(is_encoder_decoder=True), named_parameters=list)
     assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 
