@@ -13,6 +13,7 @@ __all__ = [
     "hub_upload",
     "jobs",
     "model_shape",
+    "own_environment",
     "readable",
     "safe_paths",
     "version",

@@ -30,6 +30,7 @@ class Folders:
         self.form = self.training / "form.json"
         self.queue = self.training / "queue.json"
         self.prepared_data = self.training / "prepared"  # for the next start
+        self.environment = self.training / "environment"  # the Python environment of training processes
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
         self.formats = self.training / "formats"  # the user's own prompt formats
         self.presets = self.training / "presets"

@@ -36,7 +36,7 @@ from .events import (
     settings_in_force,
 )
 from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import EtaEstimator, progress_text
+from .progress import DownloadMeter, EtaEstimator, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "Answer",
     "AutoStart",
     "CheckpointSaved",
+    "DownloadMeter",
     "DownloadProgress",
     "EtaEstimator",
     "EvaluationDone",
