@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # an older Python must get as far as the message that says so
 COMMANDS: Mapping[str, str] = {
     "demo": "try Training PRO: set up a model and example data, and open the page",
     "page": "open the page in your browser and train your own models",
+    "setup": "set up the environment for training in the working folder, as the page of the webui does",
     "get": "download a model in transformers format from the Hugging Face Hub",
     "train": "train without the page: one run, or one run per settings file",
     "check": "check a dataset and settings, with the same report as the Check button",

@@ -229,28 +229,38 @@ def nearest_existing(folder: Path) -> Path:
 @contextmanager
 def lock(path: Path, *, patience: float = PATIENCE_SECONDS) -> Iterator[bool]:
     """Try to hold a lock for the block, waiting `patience` seconds; yield whether it is held."""
-    from filelock import FileLock, Timeout
-
     # The operating system drops the lock when its owner dies. Process ids would not do: they are reused.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
+        stream = path.open("ab")
     except OSError as error:
         why = write_error_reason(error, path.parent)
         raise SavingError(
             f"Can't write to {path.parent}: {why}. Fix the problem, or choose another folder."
         ) from error
-    held, is_held = FileLock(path, timeout=patience, poll_interval=LOOK_SECONDS, thread_local=False), True
+    with stream:  # closing the file releases the lock
+        deadline = time.monotonic() + patience
+        while not (held := _lock_now(stream.fileno())) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        yield held
+
+
+def _lock_now(descriptor: int) -> bool:
+    """Lock an open file with the standard library, which a bare Python has; False if it is locked already."""
     try:
-        held.acquire()
-    except Timeout:
-        is_held = False
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
     except OSError:
         pass  # a disk that knows no locks refuses nobody
-    try:
-        yield is_held
-    finally:
-        held.release()  # does nothing for a lock that is not held
+    return True
 
 
 def is_locked(path: Path) -> bool:

@@ -34,6 +34,7 @@ class Folders:
             self.training / "own_model.json"
         )  # the model to train in a process of its own, if one is chosen
         self.prepared_data = self.training / "prepared"  # for the next start
+        self.environment = self.training / "environment"  # the Python environment of training processes
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
         self.formats = self.training / "formats"  # the user's own prompt formats
         self.presets = self.training / "presets"

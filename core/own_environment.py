@@ -1,14 +1,243 @@
-"""The Python environment of Training PRO in the user's folder, for a host whose own can't train."""
+"""The environment for training in `training/environment`: its state on the disk, and the job that sets it up.
+
+`commands/environment` makes it, as it makes `.venv`. It lies in the working folder, so that a new version of the
+webui or of Training PRO finds it.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 
+from .errors import BusyError, SavingError, TrainingProError
+from .files import PART_SUFFIX, lock, move_new_folder, read_json, remove_folder, write_error_reason, write_json
 from .host import Folders
+from .jobs import Job, JobEnded, JobFn, Request, Stage, event_file
+from .version import ROOT
+
+PINS = ROOT / "commands" / "environment" / "pins"
+MARKER_NAME = "training-pro.json"
+TRAIN_LISTS = ("torch", "train")  # of requirements: what a training process needs
+# What is downloaded for an environment lies beside it, so that it outlives an installation that was killed.
+DOWNLOADS_SUFFIX = ".downloads"
+OLDEST, NEWEST = (3, 11), (3, 13)  # the Pythons for which all pinned packages have wheels
+PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:2], sys.executable, sep='\\n')"
+PROBE_SECONDS, POLL_SECONDS = 20, 0.2
 
 
-def own_python(folders: Folders) -> Path | None:
-    """The interpreter of the environment; None if there is none, or it is not complete."""
-    python = folders.training / "environment" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    return python if python.is_file() else None
+class State(Enum):
+    MISSING = auto()
+    INCOMPLETE = auto()  # it is being made, or that was stopped
+    BROKEN = auto()  # the Python that it was made with has gone
+    OUTDATED = auto()  # made for other versions of the libraries; it can be used
+    READY = auto()
+
+    @property
+    def can_train(self) -> bool:
+        return self in (State.OUTDATED, State.READY)
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Content of the marker file: the installed requirement lists, and the torch that the user chose."""
+
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    torch: str | None = None
+    installing: bool = False  # while pip works; it stays if pip is killed
+    size: int = 0  # bytes of the complete environment
+
+    def has(self, lists: Sequence[str]) -> bool:
+        """Whether these lists are installed in their present form; a torch that the user chose stays."""
+        return all(self.lists.get(name) == read_pins(name) for name in lists if name != "torch" or not self.torch)
+
+
+@dataclass(frozen=True)
+class OwnEnvironment:
+    folder: Path
+    python: Path
+    state: State
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk, with downloads; those of a complete one are noted, others are counted."""
+        downloads = folder_size(self.folder.with_name(self.folder.name + DOWNLOADS_SUFFIX))
+        return downloads + (read_marker(self.folder).size or folder_size(self.folder))
+
+
+def own_environment(folders: Folders) -> OwnEnvironment:
+    """Look at the environment; this reads four small files and starts no process."""
+    folder = folders.environment
+    marker, state = read_marker(folder), State.READY
+    if not (folder / MARKER_NAME).is_file():
+        state = State.MISSING
+    elif marker.installing or not marker.lists:
+        state = State.INCOMPLETE
+    elif not has_python(folder):
+        state = State.BROKEN
+    elif not marker.has(TRAIN_LISTS):
+        state = State.OUTDATED
+    return OwnEnvironment(folder, python_of(folder), state)
+
+
+def remove_environment(folders: Folders) -> str:
+    """Remove the environment and its downloads from the disk; returns a message."""
+    folder = folders.environment
+    downloads, removed = (folder.with_name(folder.name + suffix) for suffix in (DOWNLOADS_SUFFIX, PART_SUFFIX))
+    try:
+        with lock(downloads / "lock") as held:
+            if not held:
+                raise BusyError("The training environment is being set up. Stop that first.")
+            # In one move: half an environment would have no marker, and one without a marker is never deleted.
+            if removed.exists():
+                remove_folder(removed)
+            if (folder / MARKER_NAME).is_file():
+                move_new_folder(folder, removed)
+                remove_folder(removed)
+        remove_folder(downloads)
+    except OSError as error:
+        reason = write_error_reason(error, folder)
+        raise SavingError(
+            f"{folder} can't be removed: {reason}. If a run uses it, stop the run, then try again."
+        ) from error
+    return "Removed the training environment. Your models, LoRAs and datasets are unchanged."
+
+
+def python_of(folder: Path) -> Path:
+    """The interpreter of an environment, whether it is there or not."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def has_python(folder: Path) -> bool:
+    """Whether an environment has its interpreter, and the Python that it was made with is still there."""
+    config = read_config(folder)
+    base = config.get("executable") or config.get("home", "")
+    return python_of(folder).exists() and bool(base) and Path(base).exists()
+
+
+def read_config(folder: Path) -> dict[str, str]:
+    """The values of an environment's pyvenv.cfg; empty if it cannot be read."""
+    try:
+        lines = (folder / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+
+
+def read_pins(name: str) -> list[str]:
+    """Read a list of requirements, without comments."""
+    lines = (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def read_marker(folder: Path) -> Marker:
+    content = read_json(folder / MARKER_NAME, {})
+    try:
+        size = int(content.get("size", 0))
+        return Marker(dict(content["lists"]), content["torch"], content.get("installing", False), size)
+    except (ValueError, TypeError, KeyError):
+        return Marker()
+
+
+def write_marker(folder: Path, note: Marker) -> None:
+    """Write the marker atomically, so that a readable marker is complete."""
+    write_json(folder / MARKER_NAME, asdict(note))
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in a folder; 0 if there is none."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - 30,000 files
+    return total
+
+
+def find_python() -> Path:
+    """A Python that can make the environment: the one that runs us, or one on the path."""
+    minors = range(NEWEST[1], OLDEST[1] - 1, -1)
+    commands = [[sys.executable], *([f"python3.{minor}"] for minor in minors), ["python3"], ["python"]]
+    if os.name == "nt":
+        commands += [["py", f"-3.{minor}"] for minor in minors]
+    for command in commands:
+        try:
+            done = subprocess.run(
+                [*command, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+            )
+            major, minor, path = done.stdout.splitlines()
+        except (OSError, ValueError, subprocess.TimeoutExpired):  # not there, or without venv or ensurepip
+            continue
+        if OLDEST <= (int(major), int(minor)) <= NEWEST:
+            return Path(path)
+    versions = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+    raise TrainingProError(
+        f"No Python {versions} that can create environments was found. Install one from python.org (on Debian and "
+        "Ubuntu: sudo apt install python3-venv), then try again. To use one that is not on the path, run it in a "
+        f'terminal:  PYTHON "{ROOT / "script.py"}" setup'
+    )
+
+
+def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
+    """A job that sets the environment up in a process of its own, or only says what would be downloaded."""
+
+    def work(job: Job) -> JobEnded:
+        job.log.append(Stage(text="Looking for a Python"))
+        command = [str(find_python()), str(ROOT / "script.py"), "setup", "--json"]
+        command += ["--user-data", str(folders.user_data), *(["--torch", torch] if torch else [])]
+        command += ["--plan"] if plan else []
+        folders.training.mkdir(parents=True, exist_ok=True)
+        output = folders.environment.with_name("environment.log")
+        end = None
+        with (
+            output.open("wb") as errors,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                encoding="utf-8",
+                errors="replace",
+                env={key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")},
+                # A group of its own, so that a stop ends pip too.
+                start_new_session=os.name != "nt",
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            ) as process,
+        ):
+            threading.Thread(target=_kill_when_asked, args=(job, process), daemon=True).start()
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = event_file.parse_event(line.encode())
+                if isinstance(event, JobEnded):
+                    end = event
+                elif event is not None:
+                    job.log.append(event)
+        if end is None and job.control.asked(Request.STOP):
+            text = "Stopped. What was downloaded is kept, and the next setup continues with it."
+            return JobEnded(outcome="stopped", text=text)
+        failed = f"The setup ended without a result (exit code {process.returncode}). See {output}."
+        return end or JobEnded(outcome="failed", text=failed)
+
+    return work
+
+
+def _kill_when_asked(job: Job, process: subprocess.Popen[str]) -> None:
+    """End the process and its children when the user stops the job; the next setup goes on from any place."""
+    while process.poll() is None:
+        if job.control.asked(Request.STOP):
+            if os.name == "nt":
+                command = ["taskkill", "/T", "/F", "/PID", str(process.pid)]
+                subprocess.run(command, capture_output=True, check=False)
+            else:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            return
+        time.sleep(POLL_SECONDS)

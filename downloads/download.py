@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from ..core.files import (
     safe_paths,
     write_error_reason,
 )
-from ..core.jobs import DownloadProgress, Event, JobEnded, Note, Stage
+from ..core.jobs import DownloadMeter, Event, JobEnded, Note, Stage
 from ..train_utils import duration, format_count, size
 from . import hub_models
 from .hub_models import DownloadPlan, HubFile, HubModel
@@ -31,8 +30,6 @@ from .hub_models import DownloadPlan, HubFile, HubModel
 # Not in the list of models, because its config.json has a hash in its name until all files are there.
 PARTIAL_PREFIX = ".getting-"
 PARTIAL_CONTENT = 206  # HTTP status of an answer that begins where the request asked
-REPORT_SECONDS = 1.0
-SPEED_SECONDS = 10.0  # the speed is measured over this time
 # Pauses before retries, which start over whenever data has arrived: half a minute without the hub ends a download.
 RETRY_PAUSES_SECONDS = (1, 2, 4, 8, 16)
 
@@ -61,7 +58,7 @@ def download_model(
     emit(Stage(text=f"Asking the Hub for {model.words}"))
     plan = hub_models.plan_download(model, refuse_type)
     partial = _PartialDownload(plan, partial_folder, emit, stopping)
-    begin, free = partial.done, free_bytes(partial_folder)
+    begin, free = partial.meter.done, free_bytes(partial_folder)
     if plan.size - begin > free:
         raise ModelError(
             f"{model.words} still needs {size(plan.size - begin)} on the disk that holds {models}, but only "
@@ -105,15 +102,14 @@ class _PartialDownload:
         self._plan, self._folder, self._emit, self._stopping = plan, folder, emit, stopping
         # Named by the commit, so that an interrupted move goes on only with files of the same commit.
         self._final = folder / plan.commit
-        self.done = self._bytes_on_disk()
-        self._recent: deque[tuple[float, int]] = deque()
-        self._reported_at, self._reported = float("-inf"), -1
+        self.meter = DownloadMeter(plan.size, emit)
+        self.meter.done = self._bytes_on_disk()
 
     def download(self, file: HubFile) -> None:
         """Download what is missing of a file; a lost connection is retried for a while."""
         plan, complete, part = self._plan, self._path(file), self._path(file, PART_SUFFIX)
         if complete.is_file() or (self._final / file.name).is_file():
-            self._report()
+            self.meter.report()
             return
         part.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
@@ -123,13 +119,12 @@ class _PartialDownload:
                 with hub_models.open_stream(plan.model, plan.commit, file.name, begin=begin) as response:
                     # A hub that does not support ranges sends the file from its beginning.
                     resumes = begin and response.status_code == PARTIAL_CONTENT
-                    self.done -= 0 if resumes else begin
+                    self.meter.done -= 0 if resumes else begin
                     with part.open("ab" if resumes else "wb") as output:
                         for chunk in response.iter_bytes():
                             output.write(chunk)
-                            self.done += len(chunk)
                             self._check_stop()
-                            self._report()
+                            self.meter.add(len(chunk))
                 break
             except hub_models.hub_errors() as error:
                 if part.stat().st_size > begin:
@@ -154,7 +149,7 @@ class _PartialDownload:
             part.unlink()
             raise ModelError(f"{file.name} was damaged during the download and was deleted.")
         move_atomically(part, complete)
-        self._report()
+        self.meter.report()
 
     def move_to(self, folder: Path) -> None:
         """Give all files their names, then show the complete model in one move."""
@@ -191,16 +186,3 @@ class _PartialDownload:
     def _check_stop(self) -> None:
         if self._stopping():
             raise _StopRequested
-
-    def _report(self) -> None:
-        """Report the progress at most once per second, and when everything is there."""
-        now, total = time.monotonic(), self._plan.size
-        if self.done == self._reported or (now - self._reported_at < REPORT_SECONDS and self.done < total):
-            return
-        self._reported_at, self._reported = now, self.done
-        self._recent.append((now, self.done))
-        while now - self._recent[0][0] > SPEED_SECONDS:
-            self._recent.popleft()
-        first_time, first_done = self._recent[0]
-        speed = (self.done - first_done) / (now - first_time) if now > first_time else 0.0
-        self._emit(DownloadProgress(done=self.done, total=total, speed=speed))

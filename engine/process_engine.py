@@ -31,7 +31,7 @@ from ..core.engine import (
     PerplexityRequest,
     PreviewQuery,
 )
-from ..core.errors import BusyError, ModelError, TrainingProError
+from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Job, JobEnded, Request, Session, Stage, event_file
 from ..core.version import ROOT, VERSION, newest_mtime
@@ -92,7 +92,11 @@ class ProcessEngine(PeftEngine):
         refuse_in_progress(folder.name, folders)
         self.close()  # its model takes the memory that the run needs
         with host.own_process.lend_memory():
-            process = start_run(settings.with_name(folder.name), host.own_process, folders, resume)
+            try:
+                process = start_run(settings.with_name(folder.name), host.own_process, folders, resume)
+            except OSError as error:
+                reason = files.write_error_reason(error, folders.training)
+                raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
             return follow_to_end(folder.path, job, folders, lambda: process.poll() is None)
 
     def find_runs(self, session: Session, host: Host) -> None:
@@ -319,6 +323,8 @@ def last_lines(output: bytes) -> str:
 
 
 def _command(name: str, target: OwnProcess, folders: Folders, *words: str) -> list[str]:
+    if not target.python.is_file():
+        raise ModelError("The environment for training is missing. Press 'Set up training'.")
     script = str(copy_program(folders) / "script.py")
     places = [
         "--user-data",

@@ -22,7 +22,7 @@ from ..core.host import (
     describe_precision,
     unwrap_peft,
 )
-from ..core.own_environment import own_python
+from ..core.own_environment import own_environment
 from ..core.version import launch_command
 from . import memory
 from .llama_cpp import LlamaCppModel
@@ -93,7 +93,7 @@ class WebuiHost:
         path = folders.models / name
         if path.is_dir() and not (path / "config.json").is_file():  # the webui names a split file by its folder
             path = next(iter(sorted(path.glob("*.gguf"))), path)
-        return OwnProcess(own_python(folders) or Path(), str(path), lend_memory=self._unload_meanwhile)
+        return OwnProcess(own_environment(folders).python, str(path), lend_memory=self._unload_meanwhile)
 
     @contextmanager
     def _unload_meanwhile(self) -> Iterator[None]:
@@ -119,9 +119,10 @@ class WebuiHost:
             return ModelStatus(problem=str(error))
         if target is not None:
             name = Path(target.model).name
-            ready = "" if own_python(self.folders) else f"To train {name}, press 'Set up training' first."
+            can_train = own_environment(self.folders).state.can_train
+            problem = "" if can_train else f"To train {name}, press 'Set up training' first."
             return ModelStatus(
-                name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), ready
+                name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), problem
             )
         if problem := _untrainable_reason(shared):
             return ModelStatus(problem=problem, loras=tuple(shared.lora_names))
@@ -251,8 +252,8 @@ def _untrainable_reason(shared: Any) -> str:
     """Why the loaded model cannot be trained, and what to click next; empty if it can."""
     if importlib.util.find_spec("torch") is None:
         return (
-            "This TextGen does not include torch, so it can't train itself. Under 'What to train', choose a model, "
-            "or load a GGUF file in the Model tab. It is trained in a process of its own."
+            "This TextGen does not include torch, so it can't train itself. Under 'What to train', choose a "
+            "model, or load a GGUF file in the Model tab. It is trained in a process of its own."
         )
     if _idle_unloaded(shared):
         return (

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...core import dist_env
+from ...core import dist_env, own_environment
 from ...core.errors import TrainingProError
 from ...core.version import ROOT as ROOT
 
-MIN_PYTHON = (3, 11)
+MIN_PYTHON = own_environment.OLDEST
 
 # For each need, the modules that show that an interpreter has what is needed ...
 NEEDED_MODULES = {
@@ -29,7 +29,7 @@ NEEDED_MODULES = {
 }
 # ... and the requirement lists in pins/ that provide it.
 REQUIREMENT_LISTS = {
-    "train": ("torch", "train"),
+    "train": own_environment.TRAIN_LISTS,
     "page": ("torch", "train", "page"),
     "test": ("torch", "train", "page", "test"),
 }
@@ -39,7 +39,7 @@ WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
     """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
     check_python()
-    from .virtual_env import Environment
+    from .virtual_env import Environment, say
 
     modules = NEEDED_MODULES[need]
     environment = Environment(ROOT / (".venv-webui" if webui_pins else ".venv"), modules, torch_spec)
@@ -57,7 +57,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
                 "them at the same time. Run the command once without torchrun to create the environment, then "
                 "use torchrun from that environment.".format(sys.executable, ", ".join(modules))
             )
-        environment.make(lists)
+        say(environment.make(lists))
     if not environment.is_running:
         command = [str(environment.python), str(ROOT / "script.py"), *sys.argv[1:]]
         sys.stdout.flush()

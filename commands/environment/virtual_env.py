@@ -1,40 +1,33 @@
-"""A virtual environment on disk: checks, makes, repairs and extends it with pip, and chooses the torch build."""
+"""A virtual environment on disk: checks, makes, repairs and extends it, and chooses the build of torch."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from http.client import HTTPException
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
-from ...core.errors import TrainingProError
-from ...core.files import write_json
+from ...core import own_environment
+from ...core.errors import BusyError, SavingError, TrainingProError
+from ...core.files import free_bytes, lock, write_error_reason
+from ...core.jobs import Note, Stage, console
+from ...core.own_environment import Marker, read_config, read_marker, read_pins, write_marker
+from ...train_utils import format_count, size
+from .wheels import Downloads, Emit, last_lines, resolve_wheels, run_pip
 
-PINS = Path(__file__).resolve().parent / "pins"
-MARKER_NAME = "training-pro.json"
 LARGE_LIBRARIES = ("torch", "transformers", "peft")
-
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
 FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
-STDERR = 2  # for pip's progress; standard output is for results
-TIMEOUT_SECONDS = 5
-MAX_ERROR_LINES = 8
-INSTALL_FAILED = (
-    "pip could not install the packages; see the error above. Check your network connection and disk "
-    "space, then start again to continue the installation. If that fails too, delete the folder .venv first."
-)
+# A dry run of earlier versions downloads the packages: a CUDA build of torch where only its name is asked for.
+METADATA_PIP = "pip>=26"
 # PyPI has CUDA builds of torch for Linux and CPU builds for the other systems: a Linux machine without a GPU would
 # download gigabytes for nothing, and the GPU of a Windows machine would stay unused. So where its build does not
 # fit, that of PyTorch's own index is taken. A mirror may differ from PyPI, so it is asked.
@@ -42,15 +35,23 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl"
 NEW_CUDA_BUILD, OLD_CUDA_BUILD = "cu130", "cu126"  # torch 2.13 is built for both
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
 CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
+AMD_DRIVER = Path("/dev/kfd")
+# See docs/benchmarks.md: the demo model, on two cores.
+CPU_NOTE = (
+    "No NVIDIA GPU was found, so models are trained on the CPU, which is slow. On two cores, a model with 135 "
+    "million parameters trained at about 300 tokens per second: 7 minutes for each epoch of a book of 100,000 "
+    "words. A model with ten times as many parameters takes about ten times as long."
+)
+AMD_NOTE = "This computer has an AMD GPU. To train on it, choose a ROCm build of torch, such as rocm6.4."
 
 
-@dataclass(frozen=True)
-class Marker:
-    """Content of the marker file: the installed requirement lists, and the torch that the user chose."""
+def say(text: str) -> None:
+    """Print to standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
 
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    torch: str | None = None
-    installing: bool = False  # while pip works; it stays if pip is killed
+
+def print_events() -> Emit:
+    return console.EventPrinter(say).print_event
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,11 @@ class Environment:
     folder: Path
     modules: Sequence[str]
     torch_spec: str | None = None
+    emit: Emit = field(default_factory=print_events)
 
     @property
     def python(self) -> Path:
-        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        return own_environment.python_of(self.folder)
 
     @property
     def is_running(self) -> bool:
@@ -70,73 +72,109 @@ class Environment:
     @property
     def is_ours(self) -> bool:
         """Whether we made the environment, finished or not; one made by others is never deleted."""
-        return (self.folder / MARKER_NAME).is_file()
+        return (self.folder / own_environment.MARKER_NAME).is_file()
 
     def has_lists(self, lists: Sequence[str]) -> bool:
         """Whether the marker says that these lists are installed in their present form."""
         noted = read_marker(self.folder)
-        if self.torch_spec and self.torch_spec != noted.torch:
-            return False
-        return all(
-            noted.lists.get(name) == read_pins(name) for name in lists if name != "torch" or not noted.torch
-        )
+        return (not self.torch_spec or self.torch_spec == noted.torch) and noted.has(lists)
 
     def finds_modules(self) -> bool:
         return not self._error_of(FIND_CODE, *self.modules)
 
-    def make(self, lists: Sequence[str]) -> None:
-        """Make, repair or extend the environment; the marker is written last."""
+    def make(self, lists: Sequence[str], *, plan: bool = False) -> str:
+        """Make, repair or extend the environment and return a message; as a plan, it is left without packages."""
+        downloads_folder = self.folder.with_name(self.folder.name + own_environment.DOWNLOADS_SUFFIX)
         try:
-            marker = read_marker(self.folder)
-            chosen_torch = self.torch_spec or marker.torch
-            # A killed pip leaves packages with missing or truncated files that it later takes for installed. So
-            # all are installed anew, most of them from pip's cache, by another Python than the damaged one.
-            if marker.installing and self.is_running:
-                raise TrainingProError(
-                    f"Packages in {self.folder} are damaged. Delete that folder, then start again with the "
-                    "system's Python."
-                )
-            if marker.installing or self._error_of("import pip"):
-                if not self.is_ours and self.folder.exists():
+            with lock(downloads_folder / "lock") as held:
+                if not held:
+                    raise BusyError(f"{self.folder} is being set up by another program. Wait until it is done.")
+                self._prepare()
+                marker = read_marker(self.folder)
+                torch = self.torch_spec or marker.torch
+                self._tell(f"Asking pip which packages to install in {self.folder}")
+                # A torch that the user chose earlier stays as it is: pip only has to see that there is one.
+                keeps_torch = bool(marker.torch) and not self.torch_spec
+                pin, spec = ("torch", None) if keeps_torch else (read_pins("torch")[0], torch)
+                required, *indexes = torch_arguments(self.python, pin, spec, self.emit)
+                files = [own_environment.PINS / f"{name}.txt" for name in lists if name != "torch"]
+                others = [word for file in files for word in ("--requirement", str(file))]
+                if wheels := resolve_wheels(self.python, [required, *indexes, *others]):
+                    downloads = Downloads(downloads_folder, self.python, wheels)
+                    words = self._check_disk(downloads, len(wheels))
+                    if plan:
+                        is_cpu = (torch or _build_for_this_machine()) == "cpu"
+                        notes = [CPU_NOTE] * is_cpu + [AMD_NOTE] * (is_cpu and AMD_DRIVER.exists())
+                        return "\n".join([words, *notes])
+                    self.emit(Note(text=words))
+                    downloads.fetch(self.emit)
+                    # A killed pip leaves truncated files that it later takes for installed.
+                    if self.is_ours:  # the marker is what makes an environment ours
+                        write_marker(self.folder, Marker(marker.lists, marker.torch, installing=True))
+                    downloads.install(indexes, self.emit)
+                # These libraries need system libraries (a C++ runtime) that pip does not know.
+                self._tell(f"Loading {', '.join(LARGE_LIBRARIES)} for a test")
+                if error := self._error_of(IMPORT_CODE, *LARGE_LIBRARIES):
                     raise TrainingProError(
-                        f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
-                        "another system). Rename that folder, then start again."
+                        f"{error}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are installed in "
+                        f"{self.folder}, but this system can't load them. See the error above."
                     )
-                say(
-                    f"Creating an environment for Training PRO in {self.folder}. Other environments are not "
-                    "changed."
-                )
-                self._create()
-            installed = read_marker(self.folder).lists
-            self._install(lists, chosen_torch)
-            # These libraries need system libraries (a C++ runtime) that pip does not know.
-            if error := self._error_of(IMPORT_CODE, *LARGE_LIBRARIES):
-                raise TrainingProError(
-                    f"{error}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are installed in "
-                    f"{self.folder}, but this system can't load them. See the error above."
-                )
-            installed = {**installed, **{name: read_pins(name) for name in lists}}
-            write_marker(self.folder, Marker(installed, chosen_torch))
+                installed = {**marker.lists, **{name: read_pins(name) for name in lists}}
+                taken = own_environment.folder_size(self.folder)
+                write_marker(self.folder, Marker(installed, torch, size=taken))
+            shutil.rmtree(downloads_folder, ignore_errors=True)
         except KeyboardInterrupt:
             raise TrainingProError(
                 f"Stopped. {self.folder} is not complete yet. Run the command again to continue."
             ) from None
         except OSError as error:
-            raise TrainingProError(f"The environment {self.folder} can't be created: {error}") from error
-        say(f"Environment ready: {self.folder}")
+            reason = write_error_reason(error, self.folder)
+            raise SavingError(f"The environment {self.folder} can't be made: {reason}.") from error
+        return f"Environment ready: {self.folder} ({size(taken)})"
 
-    def _create(self) -> None:
-        """Make an empty environment that has our marker from the start."""
+    def _prepare(self) -> None:
+        """Leave an environment with a Python and pip: as it is, with a new Python, or made anew."""
+        marker = read_marker(self.folder)
+        if marker.installing and self.is_running:
+            raise TrainingProError(
+                f"Packages in {self.folder} are damaged. Delete that folder, then start again with the "
+                "system's Python."
+            )
+        if not marker.installing and not self._error_of("import pip"):
+            return
+        if not self.is_ours and self.folder.exists():
+            raise TrainingProError(
+                f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
+                "another system). Rename that folder, then start again."
+            )
         if find_spec("venv") is None or find_spec("ensurepip") is None:
             version = "{}.{}".format(*sys.version_info[:2])
             raise TrainingProError(
                 f"{sys.executable} can't create environments because its venv or ensurepip module is "
                 f"missing. On Debian and Ubuntu, run:  sudo apt install python{version}-venv"
             )
+        # The packages of an environment whose Python has gone, such as that of an earlier version of the webui,
+        # work with another Python of the same version.
+        made_with = read_config(self.folder).get("version", "")
+        if not marker.installing and made_with.startswith("{}.{}.".format(*sys.version_info[:2])):
+            self._tell(f"Repairing {self.folder} with {sys.executable}")
+            for link in self.python.parent.glob("python*"):
+                link.unlink()  # venv would keep a link that leads nowhere
+            self._run_venv("--without-pip")
+            if not self._error_of("import pip"):
+                return
+        self._tell(
+            f"Creating an environment for Training PRO in {self.folder}. Other environments are not changed"
+        )
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_marker(self.folder, Marker())
-        command = [sys.executable, "-m", "venv", str(self.folder)]
+        write_marker(self.folder, Marker(torch=marker.torch))  # from the start
+        self._run_venv()
+        with suppress(TrainingProError):  # without a network, an older pip reads the packages of a folder as well
+            run_pip(self.python, METADATA_PIP)
+
+    def _run_venv(self, *options: str) -> None:
+        command = [sys.executable, "-m", "venv", *options, str(self.folder)]
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:
             raise TrainingProError(
@@ -144,25 +182,21 @@ class Environment:
                 f"{self.folder}. See the error above."
             )
 
-    def _install(self, lists: Sequence[str], chosen_torch: str | None) -> None:
-        say(f"Asking pip which packages to install in {self.folder} ...")
-        # A torch that the user chose earlier stays as it is: pip only has to see that there is one.
-        has_chosen_torch = bool(read_marker(self.folder).torch) and not self.torch_spec
-        pin, spec = ("torch", None) if has_chosen_torch else (read_pins("torch")[0], chosen_torch)
-        arguments = torch_arguments(self.python, pin, spec)
-        for name in lists:
-            arguments += [] if name == "torch" else ["--requirement", str(PINS / f"{name}.txt")]
-        if wheels := resolve_wheels(self.python, arguments):
-            say(
-                f"Download size for {self.folder}: {describe_download(wheels)}. Once installed, the packages take "
-                "two to four times as much disk space."
-            )
-            marker, is_ours = read_marker(self.folder), self.is_ours
-            if is_ours:
-                write_marker(self.folder, Marker(torch=marker.torch, installing=True))
-            install(self.python, arguments)
-            if is_ours:  # the marker is what makes an environment ours, and one of others is never deleted
-                write_marker(self.folder, Marker(torch=marker.torch))
+    def _check_disk(self, downloads: Downloads, count: int) -> str:
+        """Describe what will be downloaded and the space that it needs; raises an error if that is not free."""
+        rest, free = downloads.total - downloads.done, free_bytes(self.folder)
+        needs = f"{size(rest + downloads.installed_size)} is needed on the disk that holds {self.folder}"
+        if rest + downloads.installed_size > free:
+            raise SavingError(f"About {needs}, but only {size(free)} is free. Free some space, then try again.")
+        unknown = f" plus {downloads.unknown} of unknown size" if downloads.unknown else ""
+        done = f", {size(downloads.done)} of it is here already" if downloads.done else ""
+        return (
+            f"To install: {format_count(count, 'package')}, {size(downloads.size)}{unknown}{done}. During the "
+            f"setup, about {needs} ({size(free)} free), and about {size(downloads.installed_size)} afterwards."
+        )
+
+    def _tell(self, text: str) -> None:
+        self.emit(Stage(text=text))
 
     def _error_of(self, code: str, *words: str) -> str:
         """Run code in the environment; empty if it ends without an error."""
@@ -174,27 +208,8 @@ class Environment:
         return (last_lines(process.stderr) or "failed") if process.returncode else ""
 
 
-def read_pins(name: str) -> list[str]:
-    """Read a list of requirements, without comments."""
-    lines = (PINS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def read_marker(folder: Path) -> Marker:
-    try:
-        content = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
-        return Marker(dict(content["lists"]), content["torch"], content.get("installing", False))
-    except (OSError, ValueError, TypeError, KeyError):
-        return Marker()
-
-
-def write_marker(folder: Path, note: Marker) -> None:
-    """Write the marker atomically, so that a readable marker is complete."""
-    write_json(folder / MARKER_NAME, asdict(note))
-
-
-def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
-    """Arguments of pip for torch; `spec` is the user's choice (`--torch`)."""
+def torch_arguments(python: Path, pin: str, spec: str | None, emit: Emit = lambda event: None) -> list[str]:
+    """Arguments of pip for torch, first what is required; `spec` is the user's choice (`--torch`)."""
     if spec:
         first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]  # backslashes of Windows stay
         if re.fullmatch(r"\d[\w.+]*", first):
@@ -228,10 +243,11 @@ def torch_arguments(python: Path, pin: str, spec: str | None) -> list[str]:
                 f"{error}\nThe torch build for this GPU is {arguments[0]}, from {arguments[-1]}. "
                 f"To use the build from pip's default package index instead, add --torch {pin}."
             ) from error
-        say(
+        text = (
             f"{arguments[-1]} can't be reached, or has no {arguments[0]} for this version of Python.\nUsing the "
             "build from pip's default package index instead. It includes CUDA, which this machine does not need."
         )
+        emit(Note(text=text))
         return [pin]
     return arguments
 
@@ -269,74 +285,3 @@ def _smallest_version(before: str, text: str) -> tuple[int, int]:
 def _from_pytorch(pin: str, build: str) -> list[str]:
     """Arguments for a build of PyTorch; its name in the version excludes the registry's file of that version."""
     return [f"{pin}+{build}", "--extra-index-url", f"{PYTORCH_INDEX}/{build}"]
-
-
-class Wheel(NamedTuple):
-    """A package that pip would download."""
-
-    name: str
-    version: str
-    url: str
-
-
-def say(text: str) -> None:
-    """Print to standard error; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def resolve_wheels(python: Path, arguments: Sequence[str]) -> list[Wheel]:
-    """List what `pip install` with these arguments would install, including dependencies."""
-    process = _run_pip(python, "--dry-run", "--quiet", "--report", "-", *arguments, captured=True)
-    if process.returncode:
-        raise TrainingProError(f"{last_lines(process.stderr)}\n{INSTALL_FAILED}")
-    return [
-        Wheel(entry["metadata"]["name"], entry["metadata"]["version"], entry["download_info"]["url"])
-        for entry in json.loads(process.stdout)["install"]
-    ]
-
-
-def install(python: Path, arguments: Sequence[str]) -> None:
-    """Run `pip install`, with its progress shown to the user."""
-    if _run_pip(python, *arguments, captured=False).returncode:
-        raise TrainingProError(INSTALL_FAILED)
-
-
-def describe_download(wheels: Sequence[Wheel]) -> str:
-    """The number of packages and their size; servers that do not answer quickly leave sizes unknown."""
-
-    def file_size(wheel: Wheel) -> int:
-        request = urllib.request.Request(wheel.url, method="HEAD")
-        try:
-            # Also for file: URLs, urllib gives the size as Content-Length.
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-                return int(response.headers.get("Content-Length") or 0)
-        except (OSError, ValueError, HTTPException):
-            # Such as a company's proxy whose certificate only pip knows (PIP_CERT, REQUESTS_CA_BUNDLE).
-            return 0
-
-    with ThreadPoolExecutor(max_workers=32) as pool:
-        sizes = list(pool.map(file_size, wheels))
-    packages = f"{len(wheels)} package{'' if len(wheels) == 1 else 's'}"
-    known, unknown = sum(sizes), sizes.count(0)
-    if not known:
-        return f"{packages} of unknown size"
-    total = f"{known / 1e9:.1f} GB" if known >= 1e9 else f"{known / 1e6:.0f} MB"
-    return f"{packages}, {total}" + (f" plus {unknown} of unknown size" if unknown else "")
-
-
-def last_lines(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-MAX_ERROR_LINES:])
-
-
-def _run_pip(python: Path, *arguments: str, captured: bool) -> subprocess.CompletedProcess[str]:
-    """Run `pip install` with the user's settings, except the one that would install outside of the environment."""
-    return subprocess.run(
-        [str(python), "-m", "pip", "--disable-pip-version-check", "install", *arguments],
-        stdout=subprocess.PIPE if captured else STDERR,
-        stderr=subprocess.PIPE if captured else None,
-        encoding="utf-8",
-        errors="replace",
-        # Without PYTHONUTF8, pip's output on Windows has the encoding of the console.
-        env={**os.environ, "PIP_USER": "0", "PYTHONUTF8": "1"},
-        check=False,
-    )

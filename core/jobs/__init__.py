@@ -37,7 +37,7 @@ from .events import (
     settings_in_force,
 )
 from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import EtaEstimator, RunProgress, progress_of, progress_text
+from .progress import DownloadMeter, EtaEstimator, RunProgress, progress_of, progress_text
 from .session import SESSION, AutoStart, Session
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Answer",
     "AutoStart",
     "CheckpointSaved",
+    "DownloadMeter",
     "DownloadProgress",
     "EtaEstimator",
     "EvaluationDone",

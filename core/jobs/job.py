@@ -14,7 +14,9 @@ from typing import Any, Literal
 from .event_file import EventFile
 from .events import Event, JobEnded
 
-JobKind = Literal["training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download"]
+JobKind = Literal[
+    "training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download", "environment"
+]
 JobFn = Callable[["Job"], JobEnded]
 # Windows handles Ctrl+C only between two waits, so no wait is longer.
 POLL_SECONDS = 1.0

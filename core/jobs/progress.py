@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -11,6 +12,7 @@ from ...train_utils import duration
 from ..files import Count, Timestamp
 from .event_words import event_text
 from .events import (
+    DownloadProgress,
     EvaluationDone,
     Event,
     RecallMeasured,
@@ -23,6 +25,8 @@ from .events import (
 from .job import Request
 
 RECENT_STEPS = 20
+REPORT_SECONDS = 1.0
+SPEED_SECONDS = 10.0  # the speed of a download is measured over this time
 
 
 class _Recurring:
@@ -144,3 +148,31 @@ def progress_text(progress: RunProgress) -> str:
     elif progress.seconds_left is not None:
         parts.append(f"{duration(round(progress.seconds_left))} left")
     return ", ".join(parts)
+
+
+class DownloadMeter:
+    """Reports the progress of a download, at most once per second and when everything is there."""
+
+    def __init__(self, total: int, emit: Callable[[Event], object]) -> None:
+        self.total, self.done = total, 0
+        self._emit = emit
+        self._recent: deque[tuple[float, int]] = deque()
+        self._reported_at, self._reported = float("-inf"), -1
+
+    def add(self, count: int) -> None:
+        """Count bytes that have arrived."""
+        self.done += count
+        self.report()
+
+    def report(self) -> None:
+        now = time.monotonic()
+        is_early = now - self._reported_at < REPORT_SECONDS and self.done < self.total
+        if self.done == self._reported or is_early:
+            return
+        self._reported_at, self._reported = now, self.done
+        self._recent.append((now, self.done))
+        while now - self._recent[0][0] > SPEED_SECONDS:
+            self._recent.popleft()
+        first_time, first_done = self._recent[0]
+        speed = (self.done - first_done) / (now - first_time) if now > first_time else 0.0
+        self._emit(DownloadProgress(done=self.done, total=self.total, speed=speed))

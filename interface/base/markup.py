@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from ...core.html import html
-from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured, Stage, event_words, events
+from ...core.jobs import (
+    DownloadProgress,
+    EvidenceMeasured,
+    Job,
+    JobEnded,
+    Note,
+    RecallMeasured,
+    Request,
+    Stage,
+    event_words,
+    events,
+)
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from .setting_layout import FOLDED_ROWS, part_id
@@ -191,6 +202,22 @@ def job_status(event: Stage | JobEnded) -> Markup:
     if event.outcome == "failed":
         return problem(event.text, details("Details", event.details))
     return card("", paragraph(event.text), mood="good") if event.text else Markup()
+
+
+def download_card(job: Job) -> tuple[float | None, Markup]:
+    """The share of a running download that is done, None if unknown, and its progress as a card."""
+    events = job.log.since(0)
+    fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
+    bar = [progress_bar(fetched.share), paragraph(event_words.event_text(fetched))] if fetched else []
+    # The first note stays; a later one, or a stage, is over once bytes arrive again.
+    first_note = next((event for event in events if isinstance(event, Note)), None)
+    latest = next((event for event in reversed(events) if event is not first_note), None)
+    status = latest.text if isinstance(latest, (Note, Stage)) else ""
+    if job.control.asked(Request.STOP):
+        status = "Stopping ..."
+    texts = [status, first_note.text if first_note else ""]
+    lines = [paragraph(text, quiet=True) for text in texts if text]
+    return fetched.share if fetched else None, card(job.title, *bar, *lines, mood="live")
 
 
 def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = False) -> Markup:

@@ -17,8 +17,9 @@ from ...core.errors import BusyError, SettingsError, TrainingProError, error_mes
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
+from ...core.own_environment import remove_environment
 from ...core.version import VERSION
-from ...records.folder import PARAMETERS, loras, read_journal
+from ...records.folder import PARAMETERS, inventory, loras, read_journal
 from ...settings import files, presets
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.live_settings import LIVE_KEYS
@@ -117,6 +118,12 @@ class PageContext:
             return markup.card("", markup.paragraph(action(self.host.folders)), mood="good")
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error))
+
+    def remove_environment(self, folders: Folders) -> str:
+        """Remove the environment of training processes, unless one may be using it; returns a message."""
+        if any(entry.status == "in progress" for entry in inventory.list_entries(folders)):
+            raise BusyError("A run is in progress. Wait until it has ended, or stop it first.")
+        return remove_environment(folders)
 
     def model_line(self) -> str:
         """The status line: the model, the memory in use, and why the page is read-only or can't train."""

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
-from ...core.jobs import DownloadProgress, Job, JobEnded, JobFn, Note, Request, Session, Stage, event_text
+from ...core.jobs import Job, JobEnded, JobFn, Request, Session
 from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
@@ -224,7 +224,7 @@ def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
 
 def download_state(job: Job) -> tuple[str, str]:
     """The title of the part with a download, with its progress, and the state or end of the download as HTML."""
-    events, end = job.log.since(0), job.end
+    end = job.end
     if end is not None:
         if end.outcome == "failed":
             return DOWNLOAD, markup.problem(end.text)
@@ -232,18 +232,8 @@ def download_state(job: Job) -> tuple[str, str]:
             return DOWNLOAD, markup.card("", markup.paragraph(end.text), mood="fair")
         text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
         return DOWNLOAD, markup.card("", markup.paragraph(text), mood="good")
-    fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
-    bar = [markup.progress_bar(fetched.share), markup.paragraph(event_text(fetched))] if fetched else []
-    # The first note stays; a later one, or a stage, is over once bytes arrive again.
-    first_note = next((event for event in events if isinstance(event, Note)), None)
-    latest = next((event for event in reversed(events) if event is not first_note), None)
-    status = latest.text if isinstance(latest, (Note, Stage)) else ""
-    if job.control.asked(Request.STOP):
-        status = "Stopping ..."
-    texts = [status, first_note.text if first_note else ""]
-    lines = [markup.paragraph(text, quiet=True) for text in texts if text]
-    title = f"{DOWNLOAD}: {fetched.share:.0%}" if fetched else DOWNLOAD
-    return title, markup.card(job.title, *bar, *lines, mood="live")
+    share, card = markup.download_card(job)
+    return DOWNLOAD if share is None else f"{DOWNLOAD}: {share:.0%}", card
 
 
 class DownloadPanel:

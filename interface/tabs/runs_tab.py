@@ -13,9 +13,11 @@ from ...core.errors import TrainingProError, error_message
 from ...core.files import describe_unusable
 from ...core.host import Folders
 from ...core.jobs import progress_text
+from ...core.own_environment import State, own_environment
 from ...records.folder import LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
+from ...train_utils import size
 from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
 from . import run_actions
 from .run_card import comparison_html, run_card
@@ -104,9 +106,13 @@ class RunsTab:
                 with gr.Row(elem_classes="tp-buttons"):
                     self._undo_button = gr.Button("Restore last deleted", elem_id="tp-runs-undo", **options)
                     self._empty_button = gr.Button("Empty trash", elem_id="tp-runs-empty", **options)
+                    options["visible"] = False
+                    self._environment_button = gr.Button(
+                        "Remove training environment", elem_id="tp-runs-environment", **options
+                    )
         # What decides which rows the list shows, and how; and what a new list of the runs changes.
         self._view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
-        self._lists = [self._table, self._runs, self._chosen, self._other]
+        self._lists = [self._table, self._runs, self._chosen, self._other, self._environment_button]
         # The buttons that need a saved LoRA; and what depends on the chosen run, besides its card and its note.
         use = [self._attach_button, self._test_button]
         self._lora_buttons = [*use, self._copy_button, self._merge_button, self._gguf_button]
@@ -204,6 +210,14 @@ class RunsTab:
             outputs,
         )
 
+        confirm_click(
+            self._environment_button,
+            lambda _: f"Remove it ({size(own_environment(context.host.folders).size)})?",
+            self._disk_handler(lambda _, folders: context.remove_environment(folders)),
+            self._view,
+            outputs,
+        )
+
     def _connect_other_actions(self) -> None:
         """The buttons that start a job on the model, fill in the form, or send a request to the run."""
         context, chosen, status = self._context, self._chosen, self._status
@@ -267,8 +281,17 @@ class RunsTab:
         names = {name for run in runs for name in run.entry.names}
         gone = {box: "" for box in boxes if (inputs.get(box) or "") not in {"", *names}}
         unusable = map(markup.problem, describe_unusable(self._context.host.folders.listed))
-        table = self._list_html({**inputs, **gone, self._runs: runs})
-        return {**unchanged, **gone, self._table: markup.join([table, *unusable]), self._runs: runs}
+        environment = own_environment(self._context.host.folders)
+        has_environment = environment.state is not State.MISSING
+        text = f"The training environment takes {size(environment.size)}." if has_environment else ""
+        parts = [
+            self._list_html({**inputs, **gone, self._runs: runs}),
+            *unusable,
+            markup.paragraph(text, quiet=True),
+        ]
+        button = gr.update(visible=has_environment)
+        shown = {self._table: markup.join(parts), self._runs: runs, self._environment_button: button}
+        return {**unchanged, **gone, **shown}
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""

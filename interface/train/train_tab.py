@@ -33,6 +33,7 @@ from ..run import RunPanel
 from . import data_menu, summary
 from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
 from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
+from .setup_panel import SetupPanel
 
 REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 
@@ -120,6 +121,8 @@ class TrainTab:
     def draw(self, tab: gr.Tab) -> None:
         """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
         status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
+        if not self._context.host.owns_process:
+            SetupPanel(self._context)
         self._resume_panel = ResumePanel(self._context, self.form)
         with gr.Row():
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):

@@ -2,30 +2,36 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from training_pro.core.engine import AnswerRequest, PreviewQuery
-from training_pro.core.errors import SettingsError
+from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import OwnProcess
 from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
 from training_pro.engine.process_engine import ProcessEngine
-from training_pro.records.folder import runs_in_progress
+from training_pro.records.folder import run_files, runs_in_progress
+from training_pro.records.remote import send_request
 from training_pro.tests.fakes import FakeHost
 
 SCRIPT = Path(__file__).resolve().parents[2] / "script.py"
+LONG = {"epochs": 40, "save_every": 9, "dropout": 0.1}
 PROGRAM = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("training_pro", sys.argv[1])
 sys.modules["training_pro"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 from training_pro.tests.engine.test_own_process import begin
-begin(sys.argv[2], sys.argv[3])
+begin(*sys.argv[2:])
 """
 """A program with the tab, which starts a run and waits for it."""
 
@@ -48,15 +54,21 @@ class Tab:
         return self.session.train("a", self.host, lambda job: self.engine.train(settings, self.host, job))
 
 
-def begin(user_data, tiny):
+def begin(user_data, tiny, resume=""):
     from training_pro.hosts.standalone import standalone_folders
     from training_pro.tests.tiny import Workspace
 
     place = Workspace(standalone_folders(Path(user_data)), Path(tiny))
-    target = OwnProcess(Path(sys.executable), tiny)
-    Tab(place, FakeHost(place.folders, own_process=target), ProcessEngine(), Session()).start(
-        epochs=40
-    ).log.wait_closed()
+    host = FakeHost(place.folders, own_process=OwnProcess(Path(sys.executable), tiny))
+    engine, settings = ProcessEngine(), place.settings(**LONG)
+    job = Session().train("a", host, lambda job: engine.train(settings, host, job, resume=resume))
+    job.log.wait_closed()
+
+
+def start_program(place, *resume):
+    """Start a program with the tab, in a process group of its own."""
+    command = [sys.executable, "-c", PROGRAM, str(SCRIPT), str(place.folders.user_data), str(place.tiny), *resume]
+    return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
 
 def wait_for(job, condition):
@@ -90,8 +102,7 @@ def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, pla
 
 
 def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, place):
-    command = [sys.executable, "-c", PROGRAM, str(SCRIPT), str(place.folders.user_data), str(place.tiny)]
-    program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    program = start_program(place)
     reader = event_file.EventReader(place.folders.running / "a", place.lora())
     while not any(map(is_step, reader.read())):
         assert program.poll() is None
@@ -106,7 +117,7 @@ def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, 
     job.control.ask(Request.STOP)
     job.log.wait_closed()
     assert job.end.outcome == "stopped" and not place.folders.running.exists()
-    again = own.start(epochs=41, if_exists="continue")
+    again = own.start(**{**LONG, "epochs": 41}, if_exists="continue")
     again.log.wait_closed()
     notes = [event.text for event in event_file.read_events(place.lora()) if isinstance(event, Note)]
     assert again.end.outcome == "finished" and any(text.startswith("Resuming from") for text in notes)
@@ -139,3 +150,57 @@ def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, p
         own.engine.check(place.settings(data=["gone.txt"], eval_data=["a.txt"], cutoff=10**6), own.host)
     assert refusal.value.problems
     own.engine.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [60])
+def test_killed_at_random_moments_run_program_or_both_it_ends_with_the_same_bits(own, place, kills):
+    place.train(**LONG, name="whole")
+    rng, killed, asked = random.Random(kills), 0, 0
+    while killed < kills:
+        shutil.rmtree(place.lora(), ignore_errors=True)
+        while not (ended := run_files.read_log(place.lora()).get("ended") == "finished"):
+            program = start_program(place, *["newest"] * place.lora().exists())
+            while not runs_in_progress(place.folders) and program.poll() is None:
+                time.sleep(0.02)
+            time.sleep(rng.uniform(0, 3))
+            victims, killed = rng.choice(["run", "program", "both"]), killed + 1
+            if asks := victims == "program" and runs_in_progress(place.folders) == ["a"]:
+                before = len(requests_taken(place))
+                with suppress(BusyError):  # it ends just now
+                    send_request("a", "save", place.folders)
+            for process in processes_of(place):
+                is_run = "train" in process.cmdline()
+                if victims == "both" or is_run == (victims == "run"):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+            program.wait()
+            while runs_in_progress(place.folders):  # of a killed program: it goes on to its end
+                time.sleep(0.05)
+            wait_until_gone(place)
+            if asks and (taken := len(requests_taken(place)) - before):
+                asked += 1
+                assert taken == 1
+        assert ended and place.weights("a") == place.weights("whole")
+    assert asked and not processes_of(place)
+
+
+def requests_taken(place):
+    events = event_file.EventReader(place.folders.running / "a", place.lora()).read()
+    return [e for e in events if isinstance(e, Note) and e.text.startswith("Request from another program")]
+
+
+def processes_of(place):
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(str(place.folders.user_data) in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+def wait_until_gone(place):
+    end = time.monotonic() + 60
+    while processes_of(place):
+        assert time.monotonic() < end
+        time.sleep(0.05)

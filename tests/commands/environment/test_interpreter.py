@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from training_pro.commands.environment import interpreter, virtual_env
+from training_pro.commands.environment import interpreter, virtual_env, wheels
 from training_pro.core.errors import TrainingProError
 
 ROOT = interpreter.ROOT
@@ -40,8 +42,9 @@ def fake_python(folder, registry, *, reaches_pytorch=True):
         {"metadata": {"name": name, "version": version}, "download_info": {"url": "u"}}
         for name, version in registry.items()
     ]
+    answer = f"""while [ "$1" != --report ]; do shift; done\necho '{json.dumps({"install": wheels})}' > "$2\""""
     refuse = "" if reaches_pytorch else 'case "$*" in *--extra-index-url*) echo no such host >&2; exit 1 ;; esac\n'
-    return executable(folder / "python", f"{refuse}echo '{json.dumps({'install': wheels})}'")
+    return executable(folder / "python", refuse + answer)
 
 
 def plug_in(folder, monkeypatch, card):
@@ -102,7 +105,10 @@ def put_wheel(registry, name, version="1.0", requires=(), code=""):
     with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
         for path, text in {**files, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
             wheel.writestr(path, text)
-    links = "".join(f'<a href="{file.name.replace("+", "%2B")}">{file.name}</a>' for file in folder.glob("*.whl"))
+    links = "".join(
+        f'<a href="{file.name.replace("+", "%2B")}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>'
+        for file in folder.glob("*.whl")
+    )
     (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
 
 
@@ -126,7 +132,7 @@ def registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "registry").as_uri())
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setattr(virtual_env, "PYTORCH_INDEX", (tmp_path / "pytorch").as_uri())
-    monkeypatch.setattr(virtual_env, "PINS", tmp_path / "pins")
+    monkeypatch.setattr(virtual_env.own_environment, "PINS", tmp_path / "pins")
     plug_in(tmp_path / "bin", monkeypatch, None)
     put_pins(tmp_path / "pins")
     registry = tmp_path / "registry"
@@ -263,7 +269,7 @@ def test_a_bare_interpreter_goes_on_in_an_environment_and_the_second_start_asks_
 ):
     first = start(empty / "bin" / "python", project)
     assert first.stdout == f"{project / '.venv'} ['--name', 'a b']\n", first.stderr  # no word of pip's
-    told = [first.stderr.index(words) for words in (str(project), "3 packages, 0 MB", "Environment ready")]
+    told = [first.stderr.index(words) for words in (str(project), "3 packages, ", "Environment ready")]
     assert told == sorted(told)
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
     for python in (empty / "bin" / "python", project / ".venv" / "bin" / "python"):
@@ -283,7 +289,76 @@ def test_a_child_ends_with_its_own_exit_code_and_ctrl_c_is_left_to_it():
 
 def test_every_list_is_there_and_pins_what_it_names():
     lists = {name for names in interpreter.REQUIREMENT_LISTS.values() for name in names}
-    assert lists | {*interpreter.WEBUI_REQUIREMENT_LISTS} == {path.stem for path in virtual_env.PINS.glob("*.txt")}
+    assert lists | {*interpreter.WEBUI_REQUIREMENT_LISTS} == {
+        path.stem for path in virtual_env.own_environment.PINS.glob("*.txt")
+    }
     for name in ("torch", "train", "page"):
         assert all("==" in line for line in virtual_env.read_pins(name)), name
     assert virtual_env.read_pins("torch") == [PIN]
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """The registry over HTTP, with ranges; `cut` breaks the connection of the next download after so many bytes."""
+
+    root, cut, asked = Path(), 0, []
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = self.root / self.path.strip("/")
+        data = (path / "index.html" if path.is_dir() else path).read_bytes()
+        begin = int((self.headers["Range"] or "bytes=0-")[6:-1])
+        cut, is_wheel = Mirror.cut, path.suffix == ".whl" and self.command == "GET"
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(data) - begin))
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        if is_wheel:
+            Mirror.cut = 0
+            self.asked.append((path.parent.name, begin))
+        if self.command == "GET":
+            self.wfile.write(data[begin : begin + cut if is_wheel and cut else None])
+
+    def log_message(self, *args): ...
+
+
+@pytest.fixture
+def mirror(registry, monkeypatch):
+    """Gives the registry over HTTP, without separate metadata; pip keeps no cache, so wheels are downloaded here."""
+    monkeypatch.setattr(Mirror, "root", registry)
+    monkeypatch.setattr(Mirror, "asked", [])
+    monkeypatch.setattr(wheels, "RETRY_PAUSES_SECONDS", (0, 0))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
+        yield Mirror
+        server.shutdown()
+
+
+def downloads(home, *names):
+    return wheels.Downloads(home.folder.with_name("down"), home.python, wheels.resolve_wheels(home.python, names))
+
+
+@posix
+def test_a_download_goes_on_after_a_break_and_what_is_damaged_is_left_to_pip(begun, mirror):
+    (begun.folder.with_name("down")).mkdir()
+    wanted = downloads(begun, "peft", "gradio")
+    assert wanted.size == wanted.total > 0 == wanted.done == wanted.unknown
+    mirror.asked.clear()
+    mirror.cut, told = 100, []
+    wanted.fetch(told.append)
+    assert mirror.asked == [("peft", 0), ("peft", 100), ("gradio", 0)] and told[-1].share == 1
+    mirror.asked.clear()
+    again = downloads(begun, "peft", "gradio")
+    mirror.asked.clear()
+    again.fetch(told.append)
+    assert mirror.asked == [] and again.done == again.total
+    peft = next(begun.folder.with_name("down").glob("peft*"))
+    damaged = peft.rename(f"{peft}.part")
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    if again._wheels[0].sha256:
+        again.fetch(told.append)
+        assert not damaged.exists()
+    again.install([], told.append)
+    assert installed(begun) == {"peft 1.0", "gradio 1.0"}

@@ -1,0 +1,143 @@
+"""Set up training: the environment of training processes, for a host whose libraries can't train the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+
+from ...core.errors import BusyError, SettingsError
+from ...core.jobs import Job, JobKind, Request
+from ...core.own_environment import OwnEnvironment, State, own_environment, set_up
+from ...train_utils import size
+from ..base import PageContext, add_handler, confirm_click, follow_changes, markup, page_load
+
+KIND: JobKind = "environment"
+INSTALL, REMOVE = "Download and install", "Remove environment"
+LABELS = {
+    State.MISSING: "Set up training",
+    State.INCOMPLETE: "Continue the setup",
+    State.BROKEN: "Repair",
+    State.OUTDATED: "Update",
+}
+TEXTS = {
+    State.MISSING: (
+        "To train here, Training PRO needs torch, transformers and PEFT in an environment of its own. 'Set up "
+        "training' first shows how much it has to download. The webui's own packages are not changed."
+    ),
+    State.INCOMPLETE: "The setup of the training environment is not complete. So far, it takes {size}.",
+    State.BROKEN: (
+        "The Python that the training environment was made with has gone. If there is another Python of the same "
+        "version, 'Repair' downloads nothing."
+    ),
+    State.OUTDATED: "The training environment ({size}) has earlier versions of its packages. You can update it.",
+    State.READY: "Training environment: {size} in {folder}.",
+}
+# Builds that PyTorch's own index has. Anything else that pip accepts could run code of somebody else's.
+BUILD = re.compile(r"cpu|xpu|cu\d+|rocm\d+(\.\d+)*")
+BUILD_HELP = "for example cu126 or rocm6.4; empty: the build for your GPU, or for the CPU"
+
+
+class SetupPanel:
+    """Hidden while the host can train and no environment was ever made; one line once the environment is ready."""
+
+    def __init__(self, context: PageContext) -> None:
+        self._context = context
+        self._plan: Job | None = None  # the latest job that only said what would be downloaded
+        with gr.Group(visible=False, elem_id="tp-setup") as self._panel:
+            self._text = gr.HTML(elem_id="tp-setup-text")
+            with gr.Row(elem_classes="tp-buttons"):
+                self._torch = gr.Textbox(
+                    label="Build of torch", info=BUILD_HELP, max_lines=1, min_width=200, elem_id="tp-setup-torch"
+                )
+                self._go_button = gr.Button(LABELS[State.MISSING], variant="primary", elem_id="tp-setup-go")
+                self._stop_button = gr.Button("Stop", elem_id="tp-setup-stop")
+                self._remove_button = gr.Button(REMOVE, elem_id="tp-setup-remove")
+            self._status = gr.HTML(elem_id="tp-setup-said", elem_classes="tp-said")
+        inputs, what = [self._go_button, self._torch], "Setting up training"
+        shown = [self._panel, self._text, self._torch, self._go_button, self._stop_button, self._remove_button]
+        started = add_handler(self._go_button.click, self._start, inputs, self._status, what=what)
+        for event in (page_load(), started.then):
+            add_handler(event, self._follow, None, [*shown, self._status], what=what)
+        add_handler(self._stop_button.click, self._stop, None, self._status, what="Stop")
+        removed = confirm_click(
+            self._remove_button,
+            lambda _: f"Remove the environment ({size(self._environment.size)})?",
+            lambda _: {self._status: context.run_disk_action(context.remove_environment)},
+            set(),
+            [self._status],
+        )
+        add_handler(removed.then, self._updates, None, shown, what=REMOVE)
+
+    @property
+    def _environment(self) -> OwnEnvironment:
+        return own_environment(self._context.host.folders)
+
+    def _start(self, label: str, torch: str | None) -> str:
+        """Say what would be downloaded; the second press, with the label that says so, installs it."""
+        self._context.check_writable()
+        build = (torch or "").strip()
+        if build and not BUILD.fullmatch(build):
+            raise SettingsError([f"Build of torch {build!r} is not valid. Enter {BUILD_HELP}."])
+        is_plan = label != INSTALL
+        title = "Finding out what to download" if is_plan else "Setting up training"
+        work = set_up(self._context.host.folders, torch=build, plan=is_plan)
+        job = self._context.session.start_without_model(KIND, title, work)
+        self._plan = job if is_plan else None
+        return ""
+
+    def _stop(self) -> str:
+        self._context.check_writable()
+        job = self._context.running_job(KIND)
+        if job is None:
+            raise BusyError("No setup is running.")
+        job.control.ask(Request.STOP)
+        return markup.paragraph("Stopping ...", quiet=True)
+
+    async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
+        """Show the state, and every change while a setup is running."""
+        session = self._context.session
+
+        def state() -> object:
+            job = session.latest(KIND)
+            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
+
+        async for _ in follow_changes(state):
+            job = session.latest(KIND)
+            is_running = job is not None and job.running
+            yield {**self._updates(), **({self._status: self._status_html(job)} if job else {})}
+            if not is_running:
+                return
+
+    def _status_html(self, job: Job) -> str:
+        end = job.end
+        if end is None:
+            return markup.download_card(job)[1]
+        if end.outcome == "failed":
+            return markup.problem(end.text)
+        return markup.card("", markup.paragraph(end.text), mood="good" if end.outcome == "finished" else "fair")
+
+    def _updates(self) -> dict[Any, Any]:
+        """The text and the buttons for the state of the environment."""
+        environment, session = self._environment, self._context.session
+        job, state = session.latest(KIND), environment.state
+        is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
+        is_planned = (
+            job is not None and job is self._plan and job.end is not None and job.end.outcome == "finished"
+        )
+        label = INSTALL if is_planned else LABELS.get(state, "")
+        text = TEXTS[state].format(size=size(environment.size), folder=environment.folder)
+        is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
+        can_set_up = bool(label) and not is_running
+        return {
+            self._panel: gr.update(visible=is_needed),
+            self._text: markup.paragraph(text, quiet=state is State.READY),
+            self._torch: gr.update(visible=can_set_up and not is_planned),
+            self._go_button: gr.update(value=label, visible=can_set_up, interactive=is_enabled),
+            self._stop_button: gr.update(visible=is_running, interactive=is_enabled),
+            self._remove_button: gr.update(
+                visible=state is not State.MISSING and not is_running, interactive=is_enabled
+            ),
+        }
