@@ -111,7 +111,7 @@ class LlamaCppModel:
         """Keep the output of the servers that the webui starts meanwhile; it only passes it to its console."""
         pipes: list[_HeardPipe] = []
         module, name = self._server_module, "filter_stderr_with_progress"
-        pass_on = getattr(module, name, None)
+        pass_on: Any = getattr(module, name, None)  # a webui without it: the reason is only in its console
 
         def listen(pipe: Any) -> None:
             pipes.append(_HeardPipe(pipe))
