@@ -157,11 +157,9 @@ class LlamaCpp(Protocol):
 
     file: Path  # of the model
 
-    def attach(self, name: str, file: Path, strength: float) -> None:
-        """Attach the LoRA in this file instead of the one before; after a failure the model is as it was."""
+    def attach(self, name: str, file: Path, strength: float) -> None: ...
 
-    def detach(self) -> tuple[str, ...]:
-        """Detach the LoRA and return its name, if there was one."""
+    def detach(self) -> tuple[str, ...]: ...
 
 
 class Host(Protocol):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from . import markup, setting_layout
 from .form import Form, shown_value
 from .handlers import RELOAD, add_handler, confirm_click, load_script, page_load, refresh_choices
-from .page_context import WAITING, PageContext, ResultInputs, StopButton, follow_changes
+from .page_context import PageContext, ResultInputs, StopButton, follow_changes
 from .style import CSS
 
 __all__ = [
     "CSS",
     "RELOAD",
-    "WAITING",
     "Form",
     "PageContext",
     "ResultInputs",

@@ -36,8 +36,7 @@ POLL_SECONDS = 0.2
 # Gradio notices that a page was closed only when its stream yields.
 KEEPALIVE_SECONDS = 10
 WAITING = markup.paragraph(
-    "Waiting for the model. If it is generating a reply, wait until it has ended or press Stop in the Chat tab.",
-    quiet=True,
+    "Waiting for the model. To end a reply that it is generating, press Stop in the Chat tab."
 )
 T = TypeVar("T")
 Default = TypeVar("Default")
@@ -209,7 +208,7 @@ class PageContext:
             async for refusal in self.follow_refusal(error):
                 yield refusal, []
             return
-        yield status, []
+        yield status or (WAITING if kind == "model" else ""), []
         position = 0
         async for _ in follow_changes(lambda: (len(job.log), job.log.closed)):
             # In this order: what is logged before the log is closed must not be missed.

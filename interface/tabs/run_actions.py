@@ -23,7 +23,7 @@ from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
 from ...train_utils import format_count, plural, size
-from ..base import WAITING, PageContext, markup
+from ..base import PageContext, markup
 
 
 def require_choice(chosen: str | None) -> str:
@@ -150,7 +150,7 @@ async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]
     """Attach the LoRA to the model in memory, at its full strength."""
     name = require_lora(chosen, context.host.folders)
     work = partial(context.engine.attach_lora, name, 1.0, context.host)
-    async for status, _ in context.follow_job("model", f"Attaching {name}", work, WAITING):
+    async for status, _ in context.follow_job("model", f"Attaching {name}", work):
         yield status
 
 

@@ -16,7 +16,7 @@ from ...core.host import Folders
 from ...core.jobs import Answer, Event
 from ...records.folder import loras, read_log, read_training_prompt, run_files, trained_steps
 from ...train_utils import format_count
-from ..base import WAITING, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
+from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 
 NO_LORA = "(no LoRA)"
 # How much of an example is suggested as a prompt. Chinese has no spaces between its words, hence the characters.
@@ -174,12 +174,12 @@ class TryTab:
             yield markup.problem("Choose a LoRA to attach.")
             return
         work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        async for status, _ in self._context.follow_job("model", f"Attaching {name}", work, WAITING):
+        async for status, _ in self._context.follow_job("model", f"Attaching {name}", work):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
         work = partial(self._context.engine.detach_lora, self._context.host)
-        async for status, _ in self._context.follow_job("model", "Detaching the LoRA", work, WAITING):
+        async for status, _ in self._context.follow_job("model", "Detaching the LoRA", work):
             yield status
 
 

@@ -323,8 +323,10 @@ def test_the_users_own_flags_and_loras_stay(served, shared, monkeypatch, flags, 
 
 
 def test_after_a_refusal_llama_cpps_words_are_told_and_the_model_is_loaded_as_it_was(served, shared):
-    reason = "failed to apply lora adapter: tensor 'x' has 8 rows. The model was loaded"
-    with pytest.raises(ModelError, match=f"the LoRA 'bad' with m.gguf: {reason} again without a LoRA."):
+    reason = (
+        "m.gguf with the LoRA 'bad': failed to apply lora adapter: tensor 'x' has 8 rows. The model was loaded"
+    )
+    with pytest.raises(ModelError, match=f"llama.cpp can't load {reason} again without a LoRA."):
         served.attach("bad")
     assert (shared.model.command, shared.args.extra_flags, shared.lora_names) == ([], None, [])
     served.attach("story", 0.5)
