@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from ..core import own_environment
 from ..core.errors import TrainingProError
-from ..core.jobs import JobEnded, event_file
+from ..core.jobs import Event, JobEnded, console, event_file
 from . import options
 from .environment import interpreter
-from .environment.virtual_env import Environment, print_events
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,19 +23,21 @@ def run(arguments: Sequence[str]) -> int:
     if args.remove:
         print(own_environment.remove_environment(folders))
         return 0
-    lists, modules = own_environment.TRAIN_LISTS, interpreter.NEEDED_MODULES["train"]
-    emit = print_events()
-    if args.json:
-        emit = lambda event: print(event_file.event_line(event), end="", flush=True)  # noqa: E731
+    printer = console.EventPrinter(options.say, options.terminal())
+    emit = print_event if args.json else printer.print_event
     try:
-        made = Environment(folders.environment, modules, args.torch, emit).make(lists, plan=args.plan)
+        made = interpreter.make_own_environment(folders.environment, emit, torch_spec=args.torch, plan=args.plan)
+        end = JobEnded(outcome="finished", text=made)
     except TrainingProError as error:
-        if not args.json:
-            raise
-        emit(JobEnded(outcome="failed", text=str(error)))
-        return 1
+        end = JobEnded(outcome="failed", text=str(error))
+    printer.clear()
     if args.json:
-        emit(JobEnded(outcome="finished", text=made))
+        print_event(end)
     else:
-        print(made)
-    return 0
+        print(end.text, file=sys.stderr if end.outcome == "failed" else sys.stdout)
+    return 1 if end.outcome == "failed" else 0
+
+
+def print_event(event: Event) -> None:
+    """Write an event for `own_environment.set_up`, which reads it."""
+    print(event_file.event_line(event), end="", flush=True)

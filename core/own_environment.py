@@ -91,17 +91,12 @@ def own_environment(folders: Folders) -> OwnEnvironment:
 def remove_environment(folders: Folders) -> str:
     """Remove the environment and its downloads from the disk; returns a message."""
     folder = folders.environment
-    downloads, removed = (folder.with_name(folder.name + suffix) for suffix in (DOWNLOADS_SUFFIX, PART_SUFFIX))
+    downloads = folder.with_name(folder.name + DOWNLOADS_SUFFIX)
     try:
         with lock(downloads / "lock") as held:
             if not held:
                 raise BusyError("The training environment is being set up. Stop that first.")
-            # In one move: half an environment would have no marker, and one without a marker is never deleted.
-            if removed.exists():
-                remove_folder(removed)
-            if (folder / MARKER_NAME).is_file():
-                move_new_folder(folder, removed)
-                remove_folder(removed)
+            discard(folder)
         remove_folder(downloads)
     except OSError as error:
         reason = write_error_reason(error, folder)
@@ -109,6 +104,15 @@ def remove_environment(folders: Folders) -> str:
             f"{folder} can't be removed: {reason}. If a run uses it, stop the run, then try again."
         ) from error
     return "Removed the training environment. Your models, LoRAs and datasets are unchanged."
+
+
+def discard(folder: Path) -> None:
+    """Remove an environment of ours; a kill leaves none without its marker, which nobody would remove."""
+    removed = folder.with_name(folder.name + PART_SUFFIX)
+    if removed.exists():
+        remove_folder(removed)
+    if (folder / MARKER_NAME).is_file():
+        remove_folder(move_new_folder(folder, removed))
 
 
 def python_of(folder: Path) -> Path:

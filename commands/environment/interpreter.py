@@ -11,10 +11,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...core import dist_env, own_environment
 from ...core.errors import TrainingProError
 from ...core.version import ROOT as ROOT
+
+if TYPE_CHECKING:
+    from .wheels import Emit
 
 MIN_PYTHON = own_environment.OLDEST
 
@@ -66,6 +70,14 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
             os.execv(command[0], command)
         # Windows cannot replace a running program by another one.
         sys.exit(run_program(command))
+
+
+def make_own_environment(folder: Path, emit: Emit, *, torch_spec: str | None = None, plan: bool = False) -> str:
+    """Make, repair or update the environment of training processes, and return a message."""
+    from .virtual_env import Environment
+
+    environment = Environment(folder, NEEDED_MODULES["train"], torch_spec, emit)
+    return environment.make(own_environment.TRAIN_LISTS, plan=plan)
 
 
 def check_python() -> None:

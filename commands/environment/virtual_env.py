@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from ...core import own_environment
 from ...core.errors import BusyError, SavingError, TrainingProError
-from ...core.files import free_bytes, lock, write_error_reason
+from ...core.files import free_bytes, is_disk_full, lock, write_error_reason
 from ...core.jobs import Note, Stage, console
 from ...core.own_environment import Marker, read_config, read_marker, read_pins, write_marker
 from ...train_utils import format_count, size
@@ -166,7 +167,7 @@ class Environment:
         self._tell(
             f"Creating an environment for Training PRO in {self.folder}. Other environments are not changed"
         )
-        shutil.rmtree(self.folder, ignore_errors=True)
+        own_environment.discard(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_marker(self.folder, Marker(torch=marker.torch))  # from the start
         self._run_venv()
@@ -177,9 +178,11 @@ class Environment:
         command = [sys.executable, "-m", "venv", *options, str(self.folder)]
         process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:
+            text = last_lines(process.stdout + process.stderr)
+            if is_disk_full(OSError(text), self.folder):
+                raise OSError(errno.ENOSPC, "venv")
             raise TrainingProError(
-                f"{last_lines(process.stdout + process.stderr)}\n{sys.executable} could not create "
-                f"{self.folder}. See the error above."
+                f"{text}\n{sys.executable} could not create {self.folder}. See the error above."
             )
 
     def _check_disk(self, downloads: Downloads, count: int) -> str:

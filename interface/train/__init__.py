@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import data_menu
 from .presets_panel import cli_command_html, probe_card
+from .setup_panel import SetupPanel
 from .train_tab import TrainTab
 
-__all__ = ["TrainTab", "cli_command_html", "data_menu", "probe_card"]
+__all__ = ["SetupPanel", "TrainTab", "cli_command_html", "data_menu", "probe_card"]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from training_pro.commands.environment import interpreter, virtual_env, wheels
+from training_pro.core import files
 from training_pro.core.errors import TrainingProError
+from training_pro.tests.registry import Mirror, put_wheel
 
 ROOT = interpreter.ROOT
 posix = pytest.mark.skipif(os.name == "nt", reason="leans on shell scripts and signals of POSIX")
@@ -89,31 +88,6 @@ def test_the_wish_of_the_user_is_taken_without_asking_or_refused(spec, expected)
         return
     with pytest.raises(TrainingProError, match=r"--torch .* is not valid\. Use a version"):
         virtual_env.torch_arguments(Path("no python"), PIN, spec)
-
-
-def put_wheel(registry, name, version="1.0", requires=(), code=""):
-    module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {other}\n" for other in requires)
-    files = {
-        f"{module}/__init__.py": code or f"version = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},sha256={digest(text)},{len(text)}\n" for path, text in files.items())
-    folder = registry / name
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
-            wheel.writestr(path, text)
-    links = "".join(
-        f'<a href="{file.name.replace("+", "%2B")}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>'
-        for file in folder.glob("*.whl")
-    )
-    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
-
-
-def digest(text):
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
 def put_pins(folder, torch="1.0", peft="1.0"):
@@ -297,35 +271,9 @@ def test_every_list_is_there_and_pins_what_it_names():
     assert virtual_env.read_pins("torch") == [PIN]
 
 
-class Mirror(BaseHTTPRequestHandler):
-    """The registry over HTTP, with ranges; `cut` breaks the connection of the next download after so many bytes."""
-
-    root, cut, asked = Path(), 0, []
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        path = self.root / self.path.strip("/")
-        data = (path / "index.html" if path.is_dir() else path).read_bytes()
-        begin = int((self.headers["Range"] or "bytes=0-")[6:-1])
-        cut, is_wheel = Mirror.cut, path.suffix == ".whl" and self.command == "GET"
-        self.send_response(206 if begin else 200)
-        self.send_header("Content-Length", str(len(data) - begin))
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        if is_wheel:
-            Mirror.cut = 0
-            self.asked.append((path.parent.name, begin))
-        if self.command == "GET":
-            self.wfile.write(data[begin : begin + cut if is_wheel and cut else None])
-
-    def log_message(self, *args): ...
-
-
 @pytest.fixture
 def mirror(registry, monkeypatch):
-    """Gives the registry over HTTP, without separate metadata; pip keeps no cache, so wheels are downloaded here."""
+    """Give the registry over HTTP. pip keeps no cache, so wheels are downloaded here."""
     monkeypatch.setattr(Mirror, "root", registry)
     monkeypatch.setattr(Mirror, "asked", [])
     monkeypatch.setattr(wheels, "RETRY_PAUSES_SECONDS", (0, 0))
@@ -337,28 +285,59 @@ def mirror(registry, monkeypatch):
 
 
 def downloads(home, *names):
-    return wheels.Downloads(home.folder.with_name("down"), home.python, wheels.resolve_wheels(home.python, names))
+    """The downloads of these packages, after pip has asked for them."""
+    (home.folder.with_name("down")).mkdir(exist_ok=True)
+    found = wheels.Downloads(home.folder.with_name("down"), home.python, wheels.resolve_wheels(home.python, names))
+    Mirror.asked.clear()
+    return found
 
 
-@posix
+@pytest.mark.long
 def test_a_download_goes_on_after_a_break_and_what_is_damaged_is_left_to_pip(begun, mirror):
-    (begun.folder.with_name("down")).mkdir()
-    wanted = downloads(begun, "peft", "gradio")
+    wanted, told = downloads(begun, "peft", "gradio"), []
     assert wanted.size == wanted.total > 0 == wanted.done == wanted.unknown
-    mirror.asked.clear()
-    mirror.cut, told = 100, []
+    mirror.cut = 100
     wanted.fetch(told.append)
     assert mirror.asked == [("peft", 0), ("peft", 100), ("gradio", 0)] and told[-1].share == 1
-    mirror.asked.clear()
     again = downloads(begun, "peft", "gradio")
-    mirror.asked.clear()
     again.fetch(told.append)
     assert mirror.asked == [] and again.done == again.total
     peft = next(begun.folder.with_name("down").glob("peft*"))
-    damaged = peft.rename(f"{peft}.part")
-    damaged.write_bytes(b"x" * damaged.stat().st_size)
-    if again._wheels[0].sha256:
-        again.fetch(told.append)
-        assert not damaged.exists()
+    part = peft.rename(f"{peft}.part")
+    part.write_bytes(b"x" * part.stat().st_size)
+    downloads(begun, "peft").fetch(told.append)
+    assert not part.exists()
     again.install([], told.append)
     assert installed(begun) == {"peft 1.0", "gradio 1.0"}
+
+
+@pytest.mark.long
+def test_a_registry_with_a_password_is_left_to_pip(begun, mirror, monkeypatch):
+    monkeypatch.setattr(Mirror, "is_locked", True)
+    monkeypatch.setenv("PIP_INDEX_URL", os.environ["PIP_INDEX_URL"].replace("//", "//user:word@"))
+    wanted = downloads(begun, "peft")
+    wanted.fetch(lambda event: None)
+    wanted.install([], lambda event: None)
+    assert wanted.unknown == 1 and installed(begun) == {"peft 1.0"}
+
+
+@posix
+def test_a_python_that_can_make_environments_is_found_or_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "host", "exit 1")))  # without ensurepip
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    executable(tmp_path / "bin" / "python3.13", "echo 3; echo 9; echo /old/python")
+    with pytest.raises(TrainingProError, match=r"No Python 3\.11 to 3\.13 .* Install one from python.org"):
+        virtual_env.own_environment.find_python()
+    executable(tmp_path / "bin" / "python3", "echo 3; echo 12; echo /other/python3.12")
+    assert virtual_env.own_environment.find_python() == Path("/other/python3.12")
+
+
+@posix
+def test_a_disk_that_is_too_small_and_a_second_setup_are_refused_before_anything_is_installed(begun, monkeypatch):
+    monkeypatch.setattr(wheels, "UNPACKED", 1e15)
+    with pytest.raises(TrainingProError, match=r"About .* is needed on the disk .*, but only .* is free\."):
+        begun.make(TRAIN)
+    refused = pytest.raises(TrainingProError, match="is being set up by another program")
+    with files.lock(begun.folder.with_name(".venv.downloads") / "lock"), refused:
+        begun.make(TRAIN)
+    assert installed(begun) == set() and begun.is_ours
