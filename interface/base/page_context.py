@@ -221,6 +221,12 @@ class PageContext:
             if closed:
                 return
 
+    async def attach_lora(self, name: str, strength: float = 1.0) -> AsyncIterator[str]:
+        """Attach a LoRA to the model in memory; yields the status."""
+        work = partial(self.engine.attach_lora, name, strength, self.host)
+        async for status, _ in self.follow_job("model", f"Attaching {name}", work):
+            yield status
+
     async def follow_refusal(self, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
         """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
         job, refusal = self.session.current, markup.problem(str(error), *parts)

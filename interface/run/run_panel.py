@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ...core.engine import PreviewQuery
 from ...core.errors import BusyError, SettingsError, TrainingProError
 from ...core.jobs import Request, RunControl, settings_in_force
-from ...records.folder import choose_run_folder, with_final_name
+from ...records.folder import choose_run_folder, loras, with_final_name
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ...settings.parsing import settings_and_problems
@@ -192,6 +192,7 @@ class RunPanel:
         self.example_browser = ExampleBrowser(self._context, self._form)
         with gr.Row(elem_classes="tp-buttons"):
             hidden: dict[str, Any] = {"size": "sm", "visible": False}
+            self._attach_button = gr.Button("Attach this LoRA", elem_id="tp-run-attach", **hidden)
             self._resume_button = gr.Button("Resume this run", elem_id="tp-run-resume", **hidden)
             self._copy_button = gr.Button("Copy this run's settings to the form", elem_id="tp-copy", **hidden)
         # Hidden boxes. Others follow their changes, because a stream of their own would be one more for each page.
@@ -208,13 +209,15 @@ class RunPanel:
         """Register the event handlers; `line` is the status line of the page."""
         self._status_line = line
         form, says = self._form.inputs(), {"says": self._response}
-        end_buttons = [self._resume_button, self._copy_button]
+        end_buttons = [self._attach_button, self._resume_button, self._copy_button]
         run = [self._panel, self._charts_part, self._charts, self._samples, *end_buttons]
         results = [self._response, self.made_from, *run]
         check_click, start_click = self.starting_clicks
         options = {"what": "Check", "clears": {self.made_from: None}, **says}
         self.check_event = add_handler(check_click, self._on_check, form, results, **options)
         add_handler(start_click, self._on_start, form, results, what="Start", **says)
+        attach = self._attach_button.click
+        add_handler(attach, self._on_attach, None, self._response, what="Attaching the LoRA", **says)
         resume = self._resume_button.click
         add_handler(resume, self._on_resume, None, self._response, what="Resuming the run", **says)
         fields = list(self._form.components.values())
@@ -276,7 +279,7 @@ class RunPanel:
         job = self._context.session.latest("training")
         if job is None or job.end is None or job.end.outcome != "failed":
             return {}
-        parts = (self._charts_part, self._resume_button, self._copy_button)
+        parts = (self._charts_part, self._attach_button, self._resume_button, self._copy_button)
         hidden = dict.fromkeys(parts, gr.update(visible=False))
         return {self._panel: "", self._charts: "", self._samples: "", **hidden}
 
@@ -284,6 +287,10 @@ class RunPanel:
         job = self._context.session.latest("training")
         unchanged = {field: gr.update() for field in self._form.components.values()}  # an empty dict is refused
         return {**unchanged, **(self._form.updates(settings_in_force(job.log.since(0))) if job else {})}
+
+    async def _on_attach(self) -> AsyncIterator[str]:
+        async for status in self._context.attach_lora(self._last_run_name()):
+            yield status
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""
@@ -356,10 +363,15 @@ class RunPanel:
         """The parts that depend on the state of the run and the queue, and not on every step."""
         view, enabled = self._view, not self._context.read_only_reason()
         running = view is not None and view.running
-        resumable = enabled and not running and self._context.can_resume(self._last_run_name())
+        name = "" if running else self._last_run_name()
+        resumable = enabled and self._context.can_resume(name)
+        # On the standalone page, Try it shows the replies.
+        can_chat = enabled and bool(name) and not self._context.host.owns_process
+        can_attach = can_chat and loras.has_lora(self._context.host.folders.loras / name)
         return {
             self._charts_part: gr.update(visible=view is not None and view.has_charts),
             self._copy_button: gr.update(visible=view is not None and view.plan is not None),
+            self._attach_button: gr.update(visible=can_attach),
             self._resume_button: gr.update(visible=resumable),
             self._start_button: gr.update(interactive=enabled and not running),
             self.ended: view.job.title if view and not running else "",

@@ -148,9 +148,7 @@ def require_lora(chosen: str | None, folders: Folders) -> str:
 
 async def attach(context: PageContext, chosen: str | None) -> AsyncIterator[str]:
     """Attach the LoRA to the model in memory, at its full strength."""
-    name = require_lora(chosen, context.host.folders)
-    work = partial(context.engine.attach_lora, name, 1.0, context.host)
-    async for status, _ in context.follow_job("model", f"Attaching {name}", work):
+    async for status in context.attach_lora(require_lora(chosen, context.host.folders)):
         yield status
 
 

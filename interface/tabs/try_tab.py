@@ -173,8 +173,7 @@ class TryTab:
         if name in (None, NO_LORA):
             yield markup.problem("Choose a LoRA to attach.")
             return
-        work = partial(self._context.engine.attach_lora, name, strength, self._context.host)
-        async for status, _ in self._context.follow_job("model", f"Attaching {name}", work):
+        async for status in self._context.attach_lora(name, strength):
             yield status
 
     async def _on_take_off(self) -> AsyncIterator[str]:
