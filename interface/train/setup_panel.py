@@ -55,15 +55,16 @@ class SetupPanel:
                 self._go_button = gr.Button(LABELS[State.MISSING], variant="primary", elem_id="tp-setup-go")
                 self._stop_button = gr.Button("Stop", elem_id="tp-setup-stop")
                 self._remove_button = gr.Button(REMOVE, elem_id="tp-setup-remove")
+            refusal = gr.HTML(elem_id="tp-setup-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-setup-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         inputs, what = [self._go_button, self._torch], "Setting up training"
         buttons = [self._go_button, self._stop_button, self._remove_button]
         shown = [self._panel, self._text, self._torch, *buttons, self._status]
-        started = add_handler(self._go_button.click, self._start, inputs, self._status, what=what)
+        started = add_handler(self._go_button.click, self._start, inputs, refusal, what=what)
         for event in (page_load(), started.then, follow_button.click):
             add_handler(event, self._follow, None, shown, what=what)
-        add_handler(self._stop_button.click, self._stop, None, self._status, what="Stop")
+        add_handler(self._stop_button.click, self._stop, None, refusal, what="Stop")
         removed = confirm_click(
             self._remove_button,
             lambda _: f"Remove the environment ({size(self._environment.size)})?",
@@ -97,7 +98,7 @@ class SetupPanel:
         if job is None:
             raise BusyError("No setup is running.")
         job.control.ask(Request.STOP)
-        return markup.paragraph("Stopping ...", quiet=True)
+        return ""
 
     def _remove(self, _: object) -> dict[Any, Any]:
         message = self._context.run_disk_action(self._context.remove_environment)

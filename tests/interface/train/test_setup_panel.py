@@ -90,7 +90,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     find = lambda: own_environment.own_environment(folders)  # noqa: E731
     first = page.press("Setting up training", "load")
     assert first["setup"]["visible"] and not first["setup-remove"]["visible"] and find().state is State.MISSING
-    assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-said"]
+    assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-refused"]
     planned = page.press("setup-go", setup_torch="")
     assert "To install: 13 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
     assert planned["setup-go"]["value"] == "Download and install" and find().state is State.INCOMPLETE
@@ -160,5 +160,5 @@ def test_it_is_hidden_where_the_host_can_train_and_locked_where_several_people_u
     assert not page.press("Setting up training", "load")["setup"]["visible"]
     host.read_only_reason = "Several people use this page."
     for button in ("setup-go", "setup-stop"):
-        assert "Several people use this page." in page.press(button)["setup-said"]
+        assert "Several people use this page." in page.press(button)["setup-refused"]
     assert not (host.folders.environment).exists()
