@@ -166,12 +166,13 @@ def folder_size(folder: Path) -> int:
     return total
 
 
-def find_python() -> Path:
-    """A Python that can make the environment: the one that runs us, or one on the path."""
+def find_python(version: str = "") -> Path:
+    """A Python that can make the environment, ours or one on the path; first, one that was `version` (3.12.1)."""
     minors = range(NEWEST[1], OLDEST[1] - 1, -1)
     commands = [[sys.executable], *([f"python3.{minor}"] for minor in minors), ["python3"], ["python"]]
     if os.name == "nt":
         commands += [["py", f"-3.{minor}"] for minor in minors]
+    found = []
     for command in commands:
         try:
             done = subprocess.run(
@@ -181,7 +182,11 @@ def find_python() -> Path:
         except (OSError, ValueError, subprocess.TimeoutExpired):  # not there, or without venv or ensurepip
             continue
         if OLDEST <= (int(major), int(minor)) <= NEWEST:
-            return Path(path)
+            found.append(Path(path))
+            if not version or version.startswith(f"{major}.{minor}."):
+                return found[-1]
+    if found:
+        return found[0]
     versions = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
     raise TrainingProError(
         f"No Python {versions} that can create environments was found. Install one from python.org (on Debian and "
@@ -195,7 +200,9 @@ def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
 
     def work(job: Job) -> JobEnded:
         job.log.append(Stage(text="Looking for a Python"))
-        command = [str(find_python()), str(ROOT / "script.py"), "setup", "--json"]
+        # An environment whose Python has gone needs one of the same version to keep its packages.
+        python = find_python(read_config(folders.environment).get("version", ""))
+        command = [str(python), str(ROOT / "script.py"), "setup", "--json"]
         command += ["--user-data", str(folders.user_data), *(["--torch", torch] if torch else [])]
         command += ["--plan"] if plan else []
         folders.training.mkdir(parents=True, exist_ok=True)
@@ -211,9 +218,8 @@ def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
                 encoding="utf-8",
                 errors="replace",
                 env={key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")},
-                # A group of its own, so that a stop ends pip too.
-                start_new_session=os.name != "nt",
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+                start_new_session=os.name != "nt",  # so that a stop ends pip too
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             ) as process,
         ):
             threading.Thread(target=_kill_when_asked, args=(job, process), daemon=True).start()

@@ -55,21 +55,25 @@ class SetupPanel:
                 self._go_button = gr.Button(LABELS[State.MISSING], variant="primary", elem_id="tp-setup-go")
                 self._stop_button = gr.Button("Stop", elem_id="tp-setup-stop")
                 self._remove_button = gr.Button(REMOVE, elem_id="tp-setup-remove")
+            refusal = gr.HTML(elem_id="tp-setup-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-setup-said", elem_classes="tp-said")
+            follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         inputs, what = [self._go_button, self._torch], "Setting up training"
-        shown = [self._panel, self._text, self._torch, self._go_button, self._stop_button, self._remove_button]
-        started = add_handler(self._go_button.click, self._start, inputs, self._status, what=what)
-        for event in (page_load(), started.then):
-            add_handler(event, self._follow, None, [*shown, self._status], what=what)
-        add_handler(self._stop_button.click, self._stop, None, self._status, what="Stop")
+        buttons = [self._go_button, self._stop_button, self._remove_button]
+        shown = [self._panel, self._text, self._torch, *buttons, self._status]
+        started = add_handler(self._go_button.click, self._start, inputs, refusal, what=what)
+        for event in (page_load(), started.then, follow_button.click):
+            add_handler(event, self._follow, None, shown, what=what)
+        add_handler(self._stop_button.click, self._stop, None, refusal, what="Stop")
         removed = confirm_click(
             self._remove_button,
             lambda _: f"Remove the environment ({size(self._environment.size)})?",
-            lambda _: {self._status: context.run_disk_action(context.remove_environment)},
+            self._remove,
             set(),
-            [self._status],
+            [part for part in shown if part is not self._remove_button],
         )
-        add_handler(removed.then, self._updates, None, shown, what=REMOVE)
+        is_there = lambda: gr.update(visible=self._environment.state is not State.MISSING)  # noqa: E731
+        add_handler(removed.then, is_there, None, self._remove_button, what=REMOVE)
 
     @property
     def _environment(self) -> OwnEnvironment:
@@ -94,7 +98,13 @@ class SetupPanel:
         if job is None:
             raise BusyError("No setup is running.")
         job.control.ask(Request.STOP)
-        return markup.paragraph("Stopping ...", quiet=True)
+        return ""
+
+    def _remove(self, _: object) -> dict[Any, Any]:
+        message = self._context.run_disk_action(self._context.remove_environment)
+        shown = {**self._updates(), self._status: message}
+        del shown[self._remove_button]  # which gets its label back
+        return shown
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the state, and every change while a setup is running."""
@@ -105,39 +115,34 @@ class SetupPanel:
             return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
 
         async for _ in follow_changes(state):
-            job = session.latest(KIND)
-            is_running = job is not None and job.running
-            yield {**self._updates(), **({self._status: self._status_html(job)} if job else {})}
-            if not is_running:
+            yield self._updates()
+            if self._context.running_job(KIND) is None:
                 return
 
-    def _status_html(self, job: Job) -> str:
-        end = job.end
-        if end is None:
-            return markup.download_card(job)[1]
-        if end.outcome == "failed":
-            return markup.problem(end.text)
-        return markup.card("", markup.paragraph(end.text), mood="good" if end.outcome == "finished" else "fair")
-
     def _updates(self) -> dict[Any, Any]:
-        """The text and the buttons for the state of the environment."""
-        environment, session = self._environment, self._context.session
-        job, state = session.latest(KIND), environment.state
+        """What the panel shows for the state of the environment and of its setup."""
+        environment, job = self._environment, self._context.session.latest(KIND)
+        state, end = environment.state, job.end if job else None
         is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
-        is_planned = (
-            job is not None and job is self._plan and job.end is not None and job.end.outcome == "finished"
-        )
-        label = INSTALL if is_planned else LABELS.get(state, "")
-        text = TEXTS[state].format(size=size(environment.size), folder=environment.folder)
+        label = LABELS.get(state, "")
+        if label and job is self._plan and end is not None and end.outcome == "finished":
+            label = INSTALL
+        text = "" if is_running else TEXTS[state].format(size=size(environment.size), folder=environment.folder)
+        status = ""
+        if job is not None and end is None:
+            status = markup.download_card(job)[1]
+        elif end is not None and end.outcome == "failed":
+            status = markup.problem(end.text)
+        elif end is not None and label:  # of a complete environment, the text says the same
+            status = markup.card("", markup.paragraph(end.text), mood="fair")
         is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
-        can_set_up = bool(label) and not is_running
+        can_set_up, can_remove = bool(label) and not is_running, state is not State.MISSING and not is_running
         return {
             self._panel: gr.update(visible=is_needed),
-            self._text: markup.paragraph(text, quiet=state is State.READY),
-            self._torch: gr.update(visible=can_set_up and not is_planned),
+            self._text: markup.paragraph(text, quiet=state is State.READY) if text else "",
+            self._torch: gr.update(visible=can_set_up and label != INSTALL),
             self._go_button: gr.update(value=label, visible=can_set_up, interactive=is_enabled),
             self._stop_button: gr.update(visible=is_running, interactive=is_enabled),
-            self._remove_button: gr.update(
-                visible=state is not State.MISSING and not is_running, interactive=is_enabled
-            ),
+            self._remove_button: gr.update(visible=can_remove, interactive=is_enabled),
+            self._status: status,
         }

@@ -330,6 +330,8 @@ def test_a_python_that_can_make_environments_is_found_or_named(tmp_path, monkeyp
         virtual_env.own_environment.find_python()
     executable(tmp_path / "bin" / "python3", "echo 3; echo 12; echo /other/python3.12")
     assert virtual_env.own_environment.find_python() == Path("/other/python3.12")
+    executable(tmp_path / "bin" / "python3.11", "echo 3; echo 11; echo /other/python3.11")
+    assert virtual_env.own_environment.find_python("3.12.1") == Path("/other/python3.12")
 
 
 @posix

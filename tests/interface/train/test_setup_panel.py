@@ -19,7 +19,7 @@ from training_pro.core.host import ModelStatus
 from training_pro.core.jobs import Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import RunsTab
-from training_pro.interface.train import SetupPanel
+from training_pro.interface.train import SetupPanel, TrainTab
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import Visit, open_tab
 from training_pro.tests.registry import Mirror, put_wheel
@@ -90,7 +90,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     find = lambda: own_environment.own_environment(folders)  # noqa: E731
     first = page.press("Setting up training", "load")
     assert first["setup"]["visible"] and not first["setup-remove"]["visible"] and find().state is State.MISSING
-    assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-said"]
+    assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-refused"]
     planned = page.press("setup-go", setup_torch="")
     assert "To install: 13 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
     assert planned["setup-go"]["value"] == "Download and install" and find().state is State.INCOMPLETE
@@ -102,7 +102,8 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     Slow.go_on.set()
     page.press("setup-go")
     made = page.press("setup-go", setup_go="Download and install")
-    assert "Environment ready" in made["setup-said"] and not made["setup-go"]["visible"]
+    assert "Training environment: " in made["setup-text"] and made["setup-said"] == ""
+    assert not made["setup-go"]["visible"] and made["setup-remove"]["visible"]
     assert (
         find().state is State.READY and find().size > 1_000_000 and not list(folders.training.glob("*.downloads"))
     )
@@ -113,8 +114,8 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     assert find().state is State.BROKEN
     Slow.asked.clear()
     assert page.press("Setting up training", "load")["setup-go"]["value"] == "Repair"
-    page.press("setup-go", setup_go="Repair")
-    assert find().state is State.READY and Slow.asked == []
+    repaired = page.press("setup-go", setup_go="Repair")
+    assert find().state is State.READY and Slow.asked == [] and not repaired["setup-go"]["visible"]
     # Other pins: it can be used, and updated.
     pins = shutil.copytree(own_environment.PINS, folders.user_data / "pins")
     (pins / "train.txt").write_text("peft==99\n")
@@ -142,10 +143,22 @@ async def stop_when_asked(page):
     return shown
 
 
-def test_it_is_hidden_where_the_host_can_train_and_locked_where_several_people_use_it(page, host):
+def test_what_was_begun_is_removed_after_a_question(page, host):
+    folder = host.folders.environment
+    folder.mkdir(parents=True)
+    (folder / own_environment.MARKER_NAME).write_text("{}")
+    assert page.press("Setting up training", "load")["setup-go"]["value"] == "Continue the setup"
+    assert "Remove the environment (2 bytes)?" in str(page.until("setup-remove"))
+    removed = page.press("setup-remove")
+    assert "Removed the training environment" in removed["setup-said"] and not removed["setup-remove"]["visible"]
+    assert not folder.exists()
+
+
+def test_it_is_hidden_where_the_host_can_train_and_locked_where_several_people_use_it(context, host):
     host.problem = ""
+    page = open_tab(TrainTab, context)
     assert not page.press("Setting up training", "load")["setup"]["visible"]
     host.read_only_reason = "Several people use this page."
     for button in ("setup-go", "setup-stop"):
-        assert "Several people use this page." in page.press(button)["setup-said"]
+        assert "Several people use this page." in page.press(button)["setup-refused"]
     assert not (host.folders.environment).exists()
