@@ -208,7 +208,8 @@ class PageContext:
             async for refusal in self.follow_refusal(error):
                 yield refusal, []
             return
-        yield status or (WAITING if kind == "model" else ""), []
+        status = status or (WAITING if kind == "model" else "")
+        yield status, []
         position = 0
         async for _ in follow_changes(lambda: (len(job.log), job.log.closed)):
             # In this order: what is logged before the log is closed must not be missed.

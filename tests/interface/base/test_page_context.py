@@ -80,7 +80,8 @@ def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_pa
 
     try:
         work = lambda _: release.wait() and JobEnded(outcome="finished")  # noqa: E731
-        updates = asyncio.run(first(4, context.follow_job("merge", "Merging", work, "Merging")))
+        updates = asyncio.run(first(4, context.follow_job("model", "Attaching", work)))
+        assert all("Waiting for the model" in status for status, _ in updates)
         assert [events for _, events in updates[2:]] == [[]] * 2
         assert asyncio.run(first(3, base.follow_changes(lambda: "as before"))) == [None] * 3
         refusals = asyncio.run(first(3, context.follow_refusal(BusyError("Busy."))))
