@@ -12,7 +12,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
@@ -129,8 +129,20 @@ def make_host(args: argparse.Namespace) -> StandaloneHost:
     if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")
     return StandaloneHost(
-        folders, model=args.model or "", loading=args.load, tokenizer=args.tokenizer, max_memory=args.max_memory
+        folders,
+        model=args.model or "",
+        loading=args.load,
+        tokenizer=args.tokenizer,
+        max_memory=args.max_memory,
+        load_gguf=load_gguf,
     )
+
+
+def load_gguf(*args: Any, **options: Any) -> Any:
+    """The engine's loader, which imports torch, for the host, which may not import the engine."""
+    from ..engine.compute import load_gguf
+
+    return load_gguf(*args, **options)
 
 
 def make_engine(args: argparse.Namespace) -> PeftEngine:

@@ -84,7 +84,7 @@ def run_demo(arguments: Sequence[str]) -> int:
         model = make_tiny(folders.models / TINY_NAME)
     if not folders.form.exists():  # a later demo shows the form as the user left it
         presets.save_form(folders.form, DEMO_VALUES)
-    _serve(StandaloneHost(folders, model=model.name), args)
+    _serve(StandaloneHost(folders, model=model.name, load_gguf=options.load_gguf), args)
     return 0
 
 

@@ -6,17 +6,30 @@ of tensors and of pairs, the pairs of keys and values, and then the name, shape,
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 # The largest vocabularies have a million tokens, merges and scores; a hostile header claims any number.
 MAX_STRING_BYTES, MAX_ARRAY_BYTES, MAX_VALUES, MAX_DEPTH = 16_000_000, 1_000_000_000, 4_000_000, 4
+MAX_DIMENSIONS, MAX_PARTS = 4, 1000
 DAMAGED = "its header is damaged or incomplete"
 NUMBER_FORMATS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 STRING, ARRAY = 8, 9
+# The types of tensors whose blocks transformers unpacks with torch (`transformers.integrations.gguf.dequant`):
+# Q4_0, Q4_1, Q8_0, Q2_K to Q6_K, and IQ1 to IQ4.
+PACKED_TYPES = frozenset({2, 3, 8, *range(10, 15), *range(16, 24), 29})
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+class TensorInfo(NamedTuple):
+    """The shape of a tensor, innermost dimension first, and its type."""
+
+    shape: tuple[int, ...]
+    type: int
 
 
 def find_base_model(path: Path) -> str:
@@ -37,15 +50,34 @@ def read_header(path: Path) -> dict[str, Any]:
         return _Header(file).pairs
 
 
-def read_tensor_names(path: Path) -> set[str]:
-    """Read the names of the tensors."""
-    names = set()
-    with path.open("rb") as file:
-        header = _Header(file)
-        for _ in range(header.tensors):
-            names.add(header.string())
-            header.skip(8 * header.number("<I") + 4 + 8)  # its shape, type and place
-    return names
+def read_tensors(path: Path) -> dict[str, TensorInfo]:
+    """Read the names, shapes and types of the tensors, in all parts of the model."""
+    tensors = {}
+    for part in file_parts(path):
+        with part.open("rb") as file:
+            header = _Header(file)
+            for _ in range(header.tensors):
+                name, dimensions = header.string(), header.number("<I")
+                if dimensions > MAX_DIMENSIONS:
+                    raise ValueError(DAMAGED)
+                shape = tuple(header.number("<Q") for _ in range(dimensions))
+                tensors[name] = TensorInfo(shape, header.number("<I"))
+                header.skip(8)  # its place
+    return tensors
+
+
+def file_parts(path: Path) -> list[Path]:
+    """The files of a model, which llama-gguf-split may have divided into NAME-00001-of-0000N.gguf."""
+    match = PART.search(path.name)
+    if match is None:
+        return [path]
+    count, stem = int(match[2]), path.name[: match.start()]
+    if count > MAX_PARTS:
+        raise ValueError(f"it says that it has {count} parts")
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise ValueError(f"{missing[0]} is missing")
+    return parts
 
 
 class _Header:

@@ -53,6 +53,15 @@ CAUSAL_LM_CLASSES = ("ForCausalLM", "LMHead", "ForConditionalGeneration")
 
 
 @dataclass(frozen=True)
+class PackedWeights:
+    """Sizes of a GGUF file whose layers keep their blocks in memory."""
+
+    blocks: int  # bytes
+    plain: int  # weights that are unpacked when the model is loaded
+    largest: int  # weights of the largest packed layer, which is unpacked for a moment
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What is known about a model without its weights."""
 
@@ -64,6 +73,7 @@ class ModelCard:
     tokenizer_name: str = ""  # of the tokenizer that was chosen instead of the model's own
     max_memory: str = ""  # memory limits that it is loaded with, as typed: '20GB cpu=30GB'
     given_name: str = ""  # what a command finds this model by, if not by its name: a path, a link or a file
+    packed: PackedWeights | None = None  # of a GGUF file that keeps its blocks
 
     @property
     def context(self) -> int:
@@ -123,6 +133,8 @@ def describe_precision(model: Any) -> str:
         return "4-bit"
     if getattr(model, "is_loaded_in_8bit", False):
         return "8-bit"
+    if weights := getattr(model, "gguf_weights", None):
+        return f"GGUF {weights.kind}"
     return str(getattr(model, "dtype", "")).removeprefix("torch.")
 
 

@@ -330,6 +330,9 @@ def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Fin
         )
         return
     card = host.card()
+    if card.packed:
+        loaded = "a GGUF model whose layers stay packed can't be fully fine-tuned"
+        yield problem("method", f"Method full: {loaded}. Load it as float32 or bfloat16 (--load float32).")
     if card.loading in ("8bit", "4bit"):
         loaded = f"a model loaded in {card.loading[0]}-bit can't be fully fine-tuned"
         yield problem("method", f"Method full: {loaded}. Load it in 16 or 32 bits.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import math
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,15 @@ from ..core import dist_env, evaluations_table, gguf_header
 from ..core.errors import ModelError, first_line
 from ..core.evaluations_table import EvaluationRow
 from ..core.files import read_json, safe_paths
-from ..core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, describe_precision
+from ..core.host import (
+    DeviceMemory,
+    Folders,
+    LoadedModel,
+    ModelCard,
+    ModelStatus,
+    PackedWeights,
+    describe_precision,
+)
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
@@ -26,14 +35,18 @@ from .memory import Limits, check_placement, device_limits, parse_limits
 # Files that transformers loads from a folder with a config.json.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
+# Architectures whose head transformers ties to the embeddings although a GGUF file has one.
+TIED = ("falcon", "bloom")
 LOADING_OPTIONS: Mapping[str, str] = {
-    "auto": "auto (the model's data type; float32 on a CPU)",
+    "auto": "auto (the model's data type; float32 on a CPU; a GGUF file stays packed)",
     "float32": "float32 (the most memory)",
     "bfloat16": "bfloat16",
     "float16": "float16 (older GPUs)",
     "8bit": "8-bit",
     "4bit": "4-bit (NF4, the least memory)",
 }
+# Loads the model of a GGUF file in some parts: the engine's `load_gguf`, which this package may not import.
+GgufLoader = Callable[..., Any]
 
 
 def standalone_folders(user_data: Path) -> Folders:
@@ -51,7 +64,10 @@ def standalone_folders(user_data: Path) -> Folders:
 def list_models(root: Path) -> list[str]:
     """Names of the folders with a config.json and of the GGUF files in the models folder."""
     folders = (path.parent for path in root.glob("*/config.json"))
-    names = {p.relative_to(root).as_posix() for p in [*folders, *root.glob("*.gguf"), *root.glob("*/*.gguf")]}
+    files = (*root.glob("*.gguf"), *root.glob("*/*.gguf"))
+    # Of a file in several parts, the first one stands for all.
+    later_parts = {p for p in files if (part := gguf_header.PART.search(p.name)) and int(part[1]) > 1}
+    names = {p.relative_to(root).as_posix() for p in [*folders, *files] if p not in later_parts}
     return sorted((n for n in names if not safe_paths.has_impossible_character(n)), key=str.casefold)
 
 
@@ -69,8 +85,9 @@ class StandaloneHost:
         loading: str = "auto",
         tokenizer: str = "",
         max_memory: Sequence[str] = (),
+        load_gguf: GgufLoader | None = None,
     ) -> None:
-        self.folders = folders
+        self.folders, self._load_gguf = folders, load_gguf
         self._limits, self._limits_words = parse_limits(max_memory), " ".join(max_memory)
         self._lock, self._card_lock = threading.Lock(), threading.Lock()
         self.selected_model = (_unquoted(model), loading)
@@ -98,7 +115,7 @@ class StandaloneHost:
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
             (name, loading), card = self.selected_model, self.card()
-            self._loaded = LoadedModel(card, _load_weights(self._any_path(name), card, loading, self._limits))
+            self._loaded = LoadedModel(card, self._load_weights(name, card, loading))
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
@@ -167,6 +184,9 @@ class StandaloneHost:
             path = self._listed_path(name)
         except ModelError:
             return 0
+        if path.suffix == ".gguf":
+            with suppress(ValueError):  # a part is missing
+                return sum(part.stat().st_size for part in gguf_header.file_parts(path))
         if path.is_file():
             return path.stat().st_size
         by_kind = (list(path.glob(pattern)) for pattern in ("*.safetensors", "*.gguf", "*.bin"))
@@ -232,13 +252,14 @@ class StandaloneHost:
         is_gguf = "gguf_file" in options
         if is_gguf and loading not in ("auto", "float32", "bfloat16"):
             raise ModelError(
-                f"{path.name} can't be loaded as {loading}, because GGUF files are unpacked. Load it as auto, "
-                "float32 or bfloat16."
+                f"{path.name} can't be loaded as {loading}, because GGUF files are quantized already. Load it as "
+                "auto, float32 or bfloat16."
             )
         requested = self._tokenizer_of.get(given, "")
         try:
             if is_gguf:
-                gguf_header.read_header(path)  # says what is wrong more plainly than transformers
+                header = gguf_header.read_header(path)  # says what is wrong more plainly than transformers
+                tensors = gguf_header.read_tensors(path)
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
             read_tokenizer = AutoTokenizer.from_pretrained
             tokenizer = None if requested else read_tokenizer(folder, trust_remote_code=False, **options)
@@ -250,6 +271,19 @@ class StandaloneHost:
             raise ModelError(
                 f"{path} can't be read as a model: {_first_line(error)} Download it again, or {choice}."
             ) from error
+        packed = None
+        if is_gguf:
+            if gguf_header.PART.search(path.name):  # transformers looks for a head in the first part only
+                config.tie_word_embeddings &= (
+                    "output.weight" not in tensors or header["general.architecture"] in TIED
+                )
+            if (
+                loading == "auto"
+                and self._load_gguf
+                and not self._limits
+                and _packs(header["general.architecture"])
+            ):
+                packed = _packed_weights(tensors)
         if is_gguf and tokenizer is not None:  # transformers 5.6 takes the BOS token of the file for its EOS token
             for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
                 if isinstance(token := getattr(config, key, None), int):
@@ -272,7 +306,27 @@ class StandaloneHost:
             tokenizer_name=requested,
             max_memory=self._limits_words,
             given_name=source.relative_to(models).as_posix() if source.is_relative_to(models) else str(source),
+            packed=packed,
         )
+
+    def _load_weights(self, name: str, card: ModelCard, loading: str) -> Any:
+        path = self._any_path(name)
+        parts = gguf_header.file_parts(path) if path.suffix == ".gguf" else []
+        if self._load_gguf is None or not (card.packed or len(parts) > 1):
+            return _load_weights(path, card, loading, self._limits)
+        _require("torch", "to load a model")
+        from transformers import AutoConfig
+
+        options = _load_options(loading, is_gguf=True)
+        values = dict(card.config)
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        device = options["device_map"][""]
+        try:
+            model = self._load_gguf(parts, config, options["dtype"], device, packed=card.packed is not None)
+        except Exception as error:  # a damaged file makes any library below raise anything
+            raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}") from error
+        model.name_or_path = str(path)
+        return model.eval()
 
 
 def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any:
@@ -359,6 +413,33 @@ def unknown_type_reason(name: str, model_type: str) -> str:
         f"{transformers.__version__} can't load as a causal language model. Update transformers, or "
         "choose another model."
     )
+
+
+def _packs(architecture: str) -> bool:
+    """Whether layers of this architecture can stay packed: transformers unpacks blocks, and knows their names."""
+    home = "transformers.integrations.gguf"
+    if not importlib.util.find_spec(home) or not importlib.util.find_spec(f"{home}.dequant"):  # transformers 5.6
+        return False
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    aliases = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
+    return aliases.get(architecture, architecture) in GGUF_SUPPORTED_ARCHITECTURES
+
+
+def _packed_weights(tensors: Mapping[str, gguf_header.TensorInfo]) -> PackedWeights | None:
+    """What the file needs in memory; None where nothing in it is packed."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    blocks = plain = largest = 0
+    for shape, kind in tensors.values():
+        weights = math.prod(shape)
+        if kind in gguf_header.PACKED_TYPES and len(shape) == 2:
+            elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+            blocks += weights // elements * block_bytes
+            largest = max(largest, weights)
+        else:
+            plain += weights
+    return PackedWeights(blocks, plain, largest) if blocks else None
 
 
 def unpacked_gguf(file: Path) -> dict[str, Any]:

@@ -88,6 +88,9 @@ class MemoryModel:
         shape, lora, batch = self.shape, settings.lora, settings.steps.batch_size
         parts, precision = target_layers(lora.targets), self.card.weight_precision(on_card=self.on_card)
         weights, compute_bytes = model_bytes(shape, precision), 4 if precision == "float32" else 2
+        unpacked = 0  # weights of a GGUF file that are unpacked for a moment; the largest is mostly the head
+        if packed := self.card.packed:
+            weights, unpacked = packed.blocks + packed.plain * compute_bytes, packed.largest
         trained, head = _trained_numbers(shape, lora)
         weight_bytes = compute_bytes if lora.whole_model else 4
         new_experts = 0 if lora.whole_model else shape.recreated_numbers(parts, checkpointing=checkpointing)
@@ -109,6 +112,7 @@ class MemoryModel:
         activations = tokens * (shape.layers * shape.hidden + numbers) if checkpointing else all_layers
         # On an H100, a LoRA on 1.7 billion weights needed 11.2 GB where this expected 10.3 GB (docs/engine.md).
         overhead = 6e8 + 0.05 * weights if self.on_card else CPU_FRAGMENTATION * all_layers * compute_bytes
+        overhead += unpacked * compute_bytes
         # Where the output layer is trained, its logits are computed for all supervised rows at once.
         named = HEAD in lora.targets or HEAD in lora.saved_modules
         trains_head = lora.whole_model or lora.train_head or named

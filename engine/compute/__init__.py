@@ -21,6 +21,7 @@ from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers
 from .objective import Objective, StepSums, add_neftune_noise
 from .packed_attention import use_packed_attention
+from .packed_gguf import load_gguf
 from .telemetry import MachineMonitor, measure_peak
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "free_memory",
     "is_finite_checkpoint",
     "limit_vram",
+    "load_gguf",
     "measure_peak",
     "out_of_memory_error",
     "patch_lora_layers",

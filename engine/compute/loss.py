@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from ...core.host import unwrap_peft
 from ...data.examples import IGNORE_INDEX
 from ...train_utils import head_rows
+from .packed_gguf import PackedLinear, output_weight
 
 # Lifts small probabilities into the range of float16, whose smallest normal number is 6e-5; exact, as a power of
 # two.
@@ -71,13 +72,15 @@ class LossFunction:
                 head.forward = own_forward
         (hidden,) = recorded
         rows, targets, positions = _supervised_rows(hidden, labels)
-        if type(head) is not torch.nn.Linear or any(weights.requires_grad for weights in head.parameters()):
+        is_plain = type(head) in (torch.nn.Linear, PackedLinear)
+        if not is_plain or any(weights.requires_grad for weights in head.parameters()):
             # A head that is trained needs a gradient of its own, so autograd has to keep what it needs for that.
             logits = head(rows).float()
             logits = logits if cap is None else torch.tanh(logits / cap) * cap
             return _token_losses(logits, targets, positions, self.smoothing)
-        rows, targets = rows.to(head.weight.device, head.weight.dtype), targets.to(head.weight.device)
-        losses, hits = _ChunkedCrossEntropy.apply(rows, head.weight, head.bias, targets, self.smoothing, cap)
+        weight = output_weight(head)
+        rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
+        losses, hits = _ChunkedCrossEntropy.apply(rows, weight, head.bias, targets, self.smoothing, cap)
         return TokenLosses(losses, hits, positions)
 
 
@@ -173,7 +176,8 @@ def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss
             losses = chunked(model, inputs, labels).losses
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             return full, f"this model uses its output layer in an unusual way ({type(error).__name__})"
-    is_full_precision = next(head.parameters()).dtype in (torch.float32, torch.float64)
+    dtype = getattr(head, "compute_dtype", next(head.parameters()).dtype)  # a packed head has blocks
+    is_full_precision = dtype in (torch.float32, torch.float64)
     bound = (TOLERANCE if is_full_precision else HALF_TOLERANCE) * (1 + expected.abs())
     losses = losses.to(expected.device)
     if losses.shape == expected.shape and bool(((expected - losses).abs() <= bound).all()):

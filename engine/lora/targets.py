@@ -143,11 +143,14 @@ def is_multimodal(model: Any) -> bool:
 
 
 def is_linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) or is_transposed(module) or is_quantized(module)
+    is_embedding = isinstance(module, torch.nn.Embedding)  # which may be packed
+    return (
+        isinstance(module, torch.nn.Linear) or is_transposed(module) or (is_quantized(module) and not is_embedding)
+    )
 
 
 def is_quantized(module: torch.nn.Module) -> bool:
-    return type(module).__name__ in ("Linear4bit", "Linear8bitLt")
+    return type(module).__name__ in ("Linear4bit", "Linear8bitLt", "PackedLinear", "PackedEmbedding")
 
 
 def is_transposed(module: torch.nn.Module) -> bool:

@@ -293,7 +293,7 @@ def read_base_model_info(model: Path) -> BaseModelInfo:
 
     if model.is_file():
         try:
-            fields, tensor_names = gguf_header.read_header(model), gguf_header.read_tensor_names(model)
+            fields, tensor_names = gguf_header.read_header(model), gguf_header.read_tensors(model).keys()
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"{model} can't be read as a GGUF file: {error}. Choose another file (--model)."

@@ -41,7 +41,8 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     # Without the LoRAs that the user has attached: only the one that was asked for is merged.
     with without_loras(host) as (base, _):
         precision = describe_precision(base)
-        if precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
+        is_packed = hasattr(base, "gguf_weights")
+        if is_packed or precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
             raise ModelError(
                 f"{card.name} is loaded with quantized weights ({precision}), and merging a LoRA into them "
                 "would lose precision. Load the model in bfloat16 (--load bfloat16) and merge again. The "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import platform
 import time
@@ -18,10 +19,11 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from ...core import dist_env
+from ...core import dist_env, gguf_header
+from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError
-from ...core.files import write_json, write_text
-from ...core.host import Folders, unwrap_peft
+from ...core.files import read_json, write_json, write_text
+from ...core.host import Folders, Host, unwrap_peft
 from ...core.jobs import (
     Advice,
     EvaluationDone,
@@ -69,7 +71,7 @@ from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
 from ..inference import GENERAL_TOKENS
 from ..lora import compute_dtype
 from ..plan import RunController, RunPlan, StepLog
-from ..saving import WriteFn, save_with_fallbacks, write_record
+from ..saving import WriteFn, gguf_export, save_with_fallbacks, write_record
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def describe_model(run_plan: RunPlan, model: Any, capabilities: ModelCapabilitie
     return {
         "base_model_name": run_plan.card.name,
         "base_model_class": type(base).__name__,
+        **_describe_file(Path(str(base.name_or_path))),
         "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
         "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
         "method": run_plan.settings.lora.method,
@@ -232,6 +235,34 @@ def describe_model(run_plan: RunPlan, model: Any, capabilities: ModelCapabilitie
         "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",
         **capabilities.as_log(),
     }
+
+
+def _describe_file(file: Path) -> dict[str, str]:
+    """Name and hash of a GGUF file that is the model; a file of that name may have other weights."""
+    if file.suffix != ".gguf":
+        return {}
+    digest = hashlib.sha256()
+    try:
+        for part in gguf_header.file_parts(file):
+            with part.open("rb") as stream:
+                while data := stream.read(2**20):
+                    digest.update(data)
+    except (OSError, ValueError):  # it was moved since it was loaded
+        return {"base_gguf": file.name}
+    return {"base_gguf": file.name, "base_sha256": digest.hexdigest()}
+
+
+def save_as_gguf(ended: JobEnded, host: Host, job: Job) -> None:
+    """Save a LoRA for llama.cpp too if its model is a GGUF file; where the format lacks something, say what."""
+    base = read_json(ended.folder / gguf_export.CONFIG, {}).get("base_model_name_or_path") if ended.folder else ""
+    if not str(base).endswith(".gguf"):
+        return
+    assert ended.folder is not None
+    try:
+        file = gguf_export.export_gguf(GgufRequest(ended.folder), host)
+        job.log.append(Note(text=f"The LoRA for llama.cpp is in {file}"))
+    except TrainingProError as error:
+        job.log.append(Advice(text=f"There is no {ended.folder.name}.gguf. {error}"))
 
 
 def _log_entry(

@@ -83,7 +83,7 @@ from ..plan import RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from ..tokenizer import make_working_tokenizer
 from .callback import RunCallback, RunOver, SampleCallback
-from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
+from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record, save_as_gguf
 from .outside import attach_reporters, prevent_sleep
 from .trainer import RunTrainer
 
@@ -156,7 +156,9 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
                     job.log.append(Note(text=text))
                 if job.control.asked(Request.DISCARD):
                     return end_discarded_run(run_plan.folder, step)
-                return save_and_record(result, partial(loras.copy_weights, start), host.folders, job)
+                ended = save_and_record(result, partial(loras.copy_weights, start), host.folders, job)
+                save_as_gguf(ended, host, job)
+                return ended
             job.log.append(Note(text=f"Resuming after step {step}: loading the model again."))
             host.reload(run_plan.card)
             snapshot.attach_lora(host)
@@ -245,6 +247,7 @@ def _train_segment(
             return result
         write = partial(safe_save.save_trained_model, run_plan, model)
         ended = save_and_record(result, write, host.folders, job)
+        save_as_gguf(ended, host, job)
         if divergence is None:
             samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
         return ended
@@ -342,6 +345,9 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
     raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
+    if weights := getattr(base, "gguf_weights", None):
+        for note in weights.notes():
+            job.log.append(Note(text=note))
     # Where only `auto` asks for it, a model without gradient checkpointing trains without.
     checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
     if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
@@ -373,7 +379,7 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model with a fresh LoRA in it, or with all weights trainable."""
     settings, folder = run_plan.settings, run_plan.folder
     if settings.lora.whole_model:
-        if getattr(base, "is_quantized", False):
+        if getattr(base, "is_quantized", False) or hasattr(base, "gguf_weights"):
             raise SettingsError(
                 ["Method full: a quantized model can't be fully fine-tuned. Load it in 16 or 32 bits."]
             )

@@ -218,7 +218,9 @@ def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
         in_memory = size(model_bytes(shape, precision))
         text += f", and about {in_memory} in memory when loaded as {PRECISION_NAMES.get(precision, precision)}"
     elif name.endswith(".gguf"):
-        text += ", and more in memory, because they are dequantized when the model is loaded"
+        more = "several times as much in memory, because they are unpacked when the model is loaded"
+        packed = "about as much in memory where the installed transformers can keep them packed, else "
+        text += f", and {packed if loading == 'auto' else ''}{more}"
     return markup.paragraph(f"{text}.", quiet=True)
 
 
