@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 WEIGHTS = {"adapter_config.json", "adapter_model.safetensors"}
 RESUME = {"optimizer.pt", "rng_state.pth", "run_state.json", "scheduler.pt", "trainer_state.json"}
 RECORDS = {"train_dataset_sample.json", "report.html", "training_prompt.json", "training_graph.json"}
-RECORDS |= {"training_graph.png", "training_log.json", "training_parameters.json"}
+RECORDS |= {"training_graph.png", "training_log.json", "training_parameters.json", "events.jsonl"}
 LAYERS = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
 LOG_FIRST = {
     **{"base_model_name": "tiny", "base_model_class": "LlamaForCausalLM", "base_loaded_in_4bit": False},
