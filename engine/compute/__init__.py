@@ -21,7 +21,7 @@ from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers
 from .objective import Objective, StepSums, add_neftune_noise
 from .packed_attention import use_packed_attention
-from .packed_gguf import load_gguf
+from .packed_gguf import load_gguf, unpacked_to_generate
 from .telemetry import MachineMonitor, measure_peak
 
 __all__ = [
@@ -51,5 +51,6 @@ __all__ = [
     "patch_lora_layers",
     "probe_model",
     "undo_on_error",
+    "unpacked_to_generate",
     "use_packed_attention",
 ]

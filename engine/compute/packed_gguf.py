@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from accelerate import init_empty_weights
@@ -29,6 +31,8 @@ from ...train_utils import size
 PIECE, GPU_PIECE = 2**20, 2**26
 # Layers of Mamba that its code reads the weights of, without calling the layer.
 READ_DIRECTLY = {"mamba": ("x_proj", "dt_proj", "out_proj", "lm_head", "embeddings")}
+# Of the free memory, the part that unpacked layers may take while a model generates.
+FREE_SHARE = 0.7
 # Unpacked layers whose total size is worth a sentence.
 NOTED_BYTES = 100e6
 Unpack = Callable[[torch.Tensor, int, torch.dtype], torch.Tensor]
@@ -55,8 +59,11 @@ class PackedLinear(torch.nn.Linear):  # type: ignore[misc]
 
     ggml_type: int
     compute_dtype: torch.dtype
+    unpacked: torch.Tensor | None = None
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.unpacked is not None:
+            return F.linear(rows, self.unpacked, self.bias)
         result: torch.Tensor = _PackedProduct.apply(
             rows, self.weight, self.bias, self.ggml_type, self.compute_dtype
         )
@@ -177,6 +184,21 @@ def output_weight(head: Any) -> torch.Tensor:
     """The weight of an output layer, unpacked for a moment."""
     weight: torch.Tensor = head.dequantize() if isinstance(head, PackedLinear) else head.weight
     return weight
+
+
+@contextmanager
+def unpacked_to_generate(model: torch.nn.Module) -> Iterator[None]:
+    """On a CPU, unpack the layers during an answer, if there is room: else each token unpacks them all."""
+    layers = [m for m in model.modules() if isinstance(m, PackedLinear) and m.weight.device.type == "cpu"]
+    needed = sum(layer.in_features * layer.out_features * layer.compute_dtype.itemsize for layer in layers)
+    try:
+        if needed < FREE_SHARE * psutil.virtual_memory().available:
+            for layer in layers:
+                layer.unpacked = layer.dequantize()
+        yield
+    finally:
+        for layer in layers:
+            layer.unpacked = None
 
 
 def load_gguf(parts: Sequence[Path], config: Any, dtype: torch.dtype, device: Any, *, packed: bool) -> Any:

@@ -17,7 +17,7 @@ from ...core.host import Host
 from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import read_training_prompt
-from ..compute import eval_mode
+from ..compute import eval_mode, unpacked_to_generate
 from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
 from ..plan import RunPlan
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
@@ -83,7 +83,7 @@ def generate_ids(
     def stops(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         return torch.full((len(input_ids),), job.control.asked(Request.STOP), device=input_ids.device)
 
-    with torch.no_grad(), autocast_model(model):
+    with torch.no_grad(), autocast_model(model), unpacked_to_generate(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
             # There is no padding; left to itself, transformers takes a padding token in it for padding.
