@@ -210,6 +210,7 @@ def test_a_run_on_packed_layers_ends_like_one_on_the_unpacked_model(place, tiny,
         "gradient_checkpointing": "on",
         "packing": "on",
         "sample_every": 4 * epochs,
+        "sample_length": 16,
         "recall_passages": 2,
     }
     host, _ = load(place, tiny, file)
