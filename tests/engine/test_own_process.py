@@ -125,6 +125,7 @@ def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, 
     assert [event.step for event in plan.earlier if is_step(event)] == [*range(1, plan.first_step + 1)]
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_train_says_why(own, place):
     own.host.own_process = OwnProcess(Path(sys.executable), str(place.folders.models / "gone"))
     job = own.start()
