@@ -117,6 +117,14 @@ def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, 
     job.control.ask(Request.STOP)
     job.log.wait_closed()
     assert job.end.outcome == "stopped" and not place.folders.running.exists()
+
+
+@pytest.mark.long
+def test_a_resumed_run_shows_what_was_before(own, place):
+    job = own.start(**LONG)
+    wait_for(job, is_step)
+    job.control.ask(Request.STOP)
+    job.log.wait_closed()
     again = own.start(**{**LONG, "epochs": 41}, if_exists="continue")
     again.log.wait_closed()
     notes = [event.text for event in event_file.read_events(place.lora()) if isinstance(event, Note)]
