@@ -116,7 +116,8 @@ class ProcessEngine(PeftEngine):
                 return follow_to_end(folder, job, folders, alive)
 
             with suppress(TrainingProError):  # another job has begun meanwhile
-                session.train(running.name, host, work, queue_number=queued[0] if queued else None)
+                number = queued[0] if queued else None
+                session.train(running.name, host, work, queue_number=number, is_elsewhere=True)
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
         return self._work(super().probe, host, job, "probe", settings)

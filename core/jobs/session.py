@@ -108,10 +108,12 @@ class Session:
         """Call `observer` with every job that starts; it must return at once. Replaces an earlier one."""
         self._observer = observer
 
-    def train(self, name: str, host: Host, work: JobFn, *, queue_number: int | None = None) -> Job:
-        """Start the job that trains a LoRA, or a whole model, of this name."""
+    def train(
+        self, name: str, host: Host, work: JobFn, *, queue_number: int | None = None, is_elsewhere: bool = False
+    ) -> Job:
+        """Start the job that trains under this name; `is_elsewhere`: it only follows a run that goes on already."""
         job = Job("training", f"Training '{name}'", result_name=name, queue_number=queue_number)
-        return self._start(job, host, work)
+        return self._start(job, host, work, is_elsewhere=is_elsewhere)
 
     def start(self, kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
         """Start a job with exclusive use of the model; raises BusyError if another job has it."""
@@ -121,7 +123,8 @@ class Session:
         """Start a job that does not use the model; raises BusyError if one of its kind is running."""
         return self._start(Job(kind, title), None, work)
 
-    def _start(self, job: Job, host: Host | None, work: JobFn) -> Job:
+    def _start(self, job: Job, host: Host | None, work: JobFn, *, is_elsewhere: bool = False) -> Job:
+        is_elsewhere = is_elsewhere or (host is not None and host.own_process is not None)
         with self._lock:
             other = self.current if host is not None else self.latest(job.kind)
             if other is not None and other.running:
@@ -129,20 +132,22 @@ class Session:
                 raise BusyError(f"{busy}. Wait until it is done, or stop it first.")
             self._latest[job.kind] = job
             if host is not None:
-                self._current, self._is_elsewhere = job, host.own_process is not None
+                self._current, self._is_elsewhere = job, is_elsewhere
         # The work starts first: if the observer fails, the job still ends. The observer misses no event.
         # As a daemon, a thread that hangs in a library does not keep the program from ending.
-        threading.Thread(target=self._run_job, args=(job, host, work), name=job.title, daemon=True).start()
+        threading.Thread(
+            target=self._run_job, args=(job, host, work, is_elsewhere), name=job.title, daemon=True
+        ).start()
         if self._observer is not None:
             self._observer(job)
         return job
 
-    def _run_job(self, job: Job, host: Host | None, work: JobFn) -> None:
+    def _run_job(self, job: Job, host: Host | None, work: JobFn, is_elsewhere: bool) -> None:
         try:
             with ExitStack() as while_working:
                 if host is not None:
                     while_working.enter_context(capture_library_logs(job.log))
-                    if host.own_process is None:
+                    if not is_elsewhere:
                         while_working.enter_context(host.exclusive_use())
                 end = work(job)
         except StoppedError as error:

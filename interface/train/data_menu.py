@@ -61,7 +61,9 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
             datasets = dataset_index.find_datasets(list(chosen), context.host.folders)
             paths = (path for d in datasets for path in (d.path.rglob("*") if d.path.is_dir() else [d.path]))
             is_small = sum(path.stat().st_size for path in paths if path.is_file()) <= MAX_PREVIEW_BYTES
-            if is_small and not context.host.model_status().problem:
+            # A worker would take memory from a run in a process of its own.
+            is_busy = context.in_run and context.host.own_process is not None
+            if is_small and not is_busy and not context.host.model_status().problem:
                 used = {key: values[key] for key in EXAMPLE_KEYS if key in values}  # others may be half typed
                 report = context.engine.check(training_settings({**used, "name": "look"}), context.host)
                 note = " ".join([*(source.summary for source in report.sources), *report.problems])

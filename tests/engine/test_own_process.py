@@ -110,9 +110,11 @@ def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, 
     kill = program.kill if sys.platform == "win32" else lambda: os.killpg(program.pid, signal.SIGKILL)
     kill()
     program.wait()
+    own.host.own_process = None  # started again without a model, as the portable app is
     own.engine.find_runs(own.session, own.host)
     job = own.session.latest("training")
     wait_for(job, is_step)
+    assert own.session.uses_host_model is None and not own.host.uses
     assert runs_in_progress(place.folders) == ["a"] and job.result_name == "a"
     job.control.ask(Request.STOP)
     job.log.wait_closed()
