@@ -111,7 +111,7 @@ class Session:
     def train(
         self, name: str, host: Host, work: JobFn, *, queue_number: int | None = None, is_elsewhere: bool = False
     ) -> Job:
-        """Start the job that trains under this name; `is_elsewhere`: it only follows a run that goes on already."""
+        """Start the job that trains under this name; `is_elsewhere`: it follows a run that goes on already."""
         job = Job("training", f"Training '{name}'", result_name=name, queue_number=queue_number)
         return self._start(job, host, work, is_elsewhere=is_elsewhere)
 
