@@ -103,7 +103,8 @@ def run_queue(place):
         runner.add({**QUICK, **RUN})
     if runner.queue.waiting:
         runner.start()
-    while runner.queue.waiting or runner.queue.begun:
+    # The lock of a run goes just after the run has left the queue.
+    while runner.queue.waiting or runner.queue.begun or list(place.folders.training.glob("queue.*.lock")):
         time.sleep(0.01)
     if crashed_runs.find_crashed_runs(place.folders):  # a run that had begun is left to the user
         place.train(resume="newest", **RUN)
