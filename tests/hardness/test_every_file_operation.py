@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -103,9 +104,11 @@ def run_queue(place):
         runner.add({**QUICK, **RUN})
     if runner.queue.waiting:
         runner.start()
-    # The lock of a run goes just after the run has left the queue.
-    while runner.queue.waiting or runner.queue.begun or list(place.folders.training.glob("queue.*.lock")):
+    while runner.queue.waiting or runner.queue.begun:
         time.sleep(0.01)
+    for thread in threading.enumerate():  # the lock of a run goes just after the run has left the queue
+        if thread.name.startswith("Training "):
+            thread.join()
     if crashed_runs.find_crashed_runs(place.folders):  # a run that had begun is left to the user
         place.train(resume="newest", **RUN)
 
