@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from ..core import errors, files
 from ..core.channel import Channel
@@ -45,6 +46,7 @@ from .peft_engine import PeftEngine
 if TYPE_CHECKING:
     from ..data.report import DatasetReport
 
+Result = TypeVar("Result")
 # In the folder of a run that was started here: what it was started with, and all that it printed.
 STARTED, OUTPUT = "settings.json", "output.txt"
 # Importing the libraries takes up to a minute on a slow disk; until then, a new process has no lock.
@@ -63,9 +65,7 @@ class ProcessEngine(PeftEngine):
         self._lock = threading.Lock()
 
     def check(self, settings: TrainingSettings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> DatasetReport:
-        if host.own_process is None:
-            return super().check(settings, host, show=show)
-        return self._ask(host, "check", settings, show=show)  # type: ignore[no-any-return]
+        return self._call(super().check, settings, host=host, show=show)
 
     def check_start(
         self,
@@ -76,12 +76,8 @@ class ProcessEngine(PeftEngine):
         show: PreviewQuery = NO_PREVIEW,
         problems: Sequence[str] = (),
     ) -> DatasetReport:
-        if host.own_process is None:
-            return super().check_start(settings, host, resume=resume, show=show, problems=problems)
-        problems = tuple(problems)
-        return self._ask(  # type: ignore[no-any-return]
-            host, "check_start", settings, resume=resume, show=show, problems=problems
-        )
+        more = {"resume": resume, "show": show, "problems": tuple(problems)}
+        return self._call(super().check_start, settings, host=host, **more)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         if host.own_process is None:
@@ -97,7 +93,7 @@ class ProcessEngine(PeftEngine):
             except OSError as error:
                 reason = files.write_error_reason(error, folders.training)
                 raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
-            return follow_to_end(folder.path, job, folders, lambda: process.poll() is None)
+            return follow_to_end(job, folder.path, folders, lambda: process.poll() is None)
 
     def find_runs(self, session: Session, host: Host) -> None:
         """Follow a run again that a tab has started in a process of its own before this program was started."""
@@ -110,40 +106,34 @@ class ProcessEngine(PeftEngine):
             is_alive = _watch(running, home / running.name, folders)
             queued = [run.number for run in queue.load(folders.queue).begun if run.name == running.name]
 
-            def work(
-                job: Job, folder: Path = home / running.name, alive: Callable[[], bool] = is_alive
-            ) -> JobEnded:
-                return follow_to_end(folder, job, folders, alive)
-
+            work = partial(follow_to_end, folder=home / running.name, folders=folders, is_alive=is_alive)
             with suppress(TrainingProError):  # another job has begun meanwhile
                 number = queued[0] if queued else None
                 session.train(running.name, host, work, queue_number=number, is_elsewhere=True)
 
-    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        return self._work(super().probe, host, job, "probe", settings)
-
     def layers(self, host: Host) -> Mapping[str, int]:
-        return super().layers(host) if host.own_process is None else self._ask(host, "layers")
-
-    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
-        return self._work(super().answer, host, job, "answer", question)
-
-    def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        return self._work(super().perplexity, host, job, "perplexity", asked, settings)
-
-    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
-        return self._work(super().recall, host, job, "recall", lora, passages=passages)
-
-    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
-        return self._work(super().evidence, host, job, "evidence", lora)
-
-    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
-        return self._work(super().merge, host, job, "merge", asked)
+        return self._call(super().layers, host=host)
 
     def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
-        return (
-            super().export_gguf(asked, host) if host.own_process is None else self._ask(host, "export_gguf", asked)
-        )
+        return self._call(super().export_gguf, asked, host=host)
+
+    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
+        return self._call(super().probe, settings, host=host, job=job)
+
+    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
+        return self._call(super().answer, question, host=host, job=job)
+
+    def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
+        return self._call(super().perplexity, asked, settings, host=host, job=job)
+
+    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
+        return self._call(super().recall, lora, host=host, job=job, passages=passages)
+
+    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        return self._call(super().evidence, lora, host=host, job=job)
+
+    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
+        return self._call(super().merge, asked, host=host, job=job)
 
     def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded:
         with _exclusive(host):
@@ -160,25 +150,23 @@ class ProcessEngine(PeftEngine):
                 self._worker.close()
             self._worker = None
 
-    def _work(
-        self, here: Callable[..., JobEnded], host: Host, job: Job, method: str, *words: Any, **more: Any
-    ) -> JobEnded:
-        if host.own_process is None:
-            return here(*words, host, job, **more)
-        job.log.append(Stage(text="Starting"))
-        return self._ask(host, method, *words, job=job, **more)  # type: ignore[no-any-return]
-
-    def _ask(self, host: Host, method: str, *words: Any, job: Job | None = None, **more: Any) -> Any:
-        """Let the worker do something; it is started, or started again, where that is needed."""
+    def _call(
+        self, here: Callable[..., Result], *words: Any, host: Host, job: Job | None = None, **more: Any
+    ) -> Result:
+        """Call a method of the engine here, or in the worker, which is started (again) where that is needed."""
         target = host.own_process
-        assert target is not None
+        if target is None:
+            return here(*words, host, *([job] if job else []), **more)
+        if job is not None:
+            job.log.append(Stage(text="Starting"))
         with self._lock:
             if self._worker is None or self._worker.target != target or not self._worker.is_alive():
                 if self._worker is not None:
                     self._worker.close()
                 self._worker = Worker(target, host.folders)
             worker = self._worker
-        return worker.ask(method, words, more, job)
+        result: Result = worker.ask(here.__name__, words, more, job)
+        return result
 
 
 def _exclusive(host: Host) -> AbstractContextManager[None]:
@@ -192,10 +180,8 @@ class Worker:
     def __init__(self, target: OwnProcess, folders: Folders) -> None:
         self.target = target
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        command = _command("worker", target, folders)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=_environment()
-        )
+        command, pipe = _command("worker", target, folders), subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._answers: dict[int, SimpleQueue[tuple[str, Any]]] = {}
@@ -268,25 +254,18 @@ def start_run(
     shutil.rmtree(running, ignore_errors=True)
     running.mkdir(parents=True)
     files.write_json(running / STARTED, as_file(settings))
-    command = _command("train", target, folders, str(running / STARTED))
-    command += ["--resume", resume] if resume else []
-    # A window that is closed ends the process group of its program: a run has one of its own.
-    options: dict[str, Any] = {"start_new_session": True}
-    if sys.platform == "win32":
-        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
+    command = _command("train", target, folders, str(running / STARTED), *(["--resume", resume] if resume else []))
     with (running / OUTPUT).open("wb") as output:
-        options |= {
-            "stdin": subprocess.DEVNULL,
-            "stdout": output,
-            "stderr": subprocess.STDOUT,
-            "env": _environment(),
-        }
-        if sys.platform == "win32":
-            # Out of the job object that would end it with its window; some job objects forbid that.
-            with suppress(OSError):
-                breakaway = options["creationflags"] | subprocess.CREATE_BREAKAWAY_FROM_JOB
-                return subprocess.Popen(command, **{**options, "creationflags": breakaway})
-        return subprocess.Popen(command, **options)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        start = partial(subprocess.Popen, command, **streams, env={**os.environ, FOLLOWED: "1"})
+        # A window that is closed ends the process group of its program: a run has one of its own.
+        if sys.platform != "win32":
+            return start(start_new_session=True)
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS
+        try:  # out of the job object that would end it with its window; some job objects forbid that
+            return start(creationflags=flags | subprocess.CREATE_BREAKAWAY_FROM_JOB)
+        except OSError:
+            return start(creationflags=flags)
 
 
 def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:
@@ -305,7 +284,7 @@ def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:
     return is_alive
 
 
-def follow_to_end(folder: Path, job: Job, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded:
+def follow_to_end(job: Job, folder: Path, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded:
     """Follow a run in a process of its own to its end, and remove what was only for following it."""
     running = running_folder(folder.name, folders)
     ended = follow_run(folder, job, folders, is_alive, files.modified_at(running / STARTED))
@@ -326,32 +305,10 @@ def last_lines(output: bytes) -> str:
 def _command(name: str, target: OwnProcess, folders: Folders, *words: str) -> list[str]:
     if not target.python.is_file():
         raise ModelError("The environment for training is missing. Press 'Set up training'.")
-    script = str(copy_program(folders) / "script.py")
-    places = [
-        "--user-data",
-        str(folders.user_data),
-        "--models",
-        str(folders.models),
-        "--loras",
-        str(folders.loras),
-    ]
     # -I: neither the variables nor the folder of the program with the tab have modules for another Python.
-    return [
-        str(target.python),
-        "-I",
-        script,
-        name,
-        *words,
-        "--model",
-        target.model,
-        "--load",
-        target.loading,
-        *places,
-    ]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, FOLLOWED: "1"}
+    command = [str(target.python), "-I", str(copy_program(folders) / "script.py"), name, *words]
+    command += ["--model", target.model, "--load", target.loading, "--user-data", str(folders.user_data)]
+    return [*command, "--models", str(folders.models), "--loras", str(folders.loras)]
 
 
 def copy_program(folders: Folders) -> Path:
