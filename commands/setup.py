@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from ..core import own_environment
-from ..core.errors import TrainingProError
-from ..core.jobs import Event, JobEnded, console, event_file
+from ..core.jobs import SESSION, console
+from ..downloads.virtual_env import set_up
 from . import options
-from .environment import interpreter
 
 
 def run(arguments: Sequence[str]) -> int:
     """Make, repair or update the environment with the Python that runs this command."""
-    parser = options.make_parser("setup", json="output one JSON object per line, with all progress")
+    parser = options.make_parser("setup")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--plan", action="store_true", help="only say what would be downloaded, and its size")
     task.add_argument("--remove", action="store_true", help="remove the environment from the disk")
@@ -23,21 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.remove:
         print(own_environment.remove_environment(folders))
         return 0
-    printer = console.EventPrinter(options.say, options.terminal())
-    emit = print_event if args.json else printer.print_event
-    try:
-        made = interpreter.make_own_environment(folders.environment, emit, torch_spec=args.torch, plan=args.plan)
-        end = JobEnded(outcome="finished", text=made)
-    except TrainingProError as error:
-        end = JobEnded(outcome="failed", text=str(error))
-    printer.clear()
-    if args.json:
-        print_event(end)
-    else:
-        print(end.text, file=sys.stderr if end.outcome == "failed" else sys.stdout)
-    return 1 if end.outcome == "failed" else 0
-
-
-def print_event(event: Event) -> None:
-    """Write an event for `own_environment.set_up`, which reads it."""
-    print(event_file.event_line(event), end="", flush=True)
+    work = set_up(folders, torch=args.torch, plan=args.plan)
+    job = SESSION.start_without_model("environment", "Setting up training", work)
+    console.print_events(job, options.say, options.terminal())
+    return options.exit_code(job)

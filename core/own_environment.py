@@ -1,37 +1,35 @@
-"""The environment for training in `training/environment`: its state on the disk, and the job that sets it up.
+"""The environment for training in `training/environment`: its state on the disk.
 
-`commands/environment` makes it, as it makes `.venv`. It lies in the working folder, so that a new version of the
+`downloads/virtual_env` makes it, as it makes `.venv`. It lies in the working folder, so that a new version of the
 webui or of Training PRO finds it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import BusyError, SavingError, TrainingProError
 from .files import PART_SUFFIX, lock, move_new_folder, read_json, remove_folder, write_error_reason, write_json
 from .host import Folders
-from .jobs import Job, JobEnded, JobFn, Request, Stage, event_file
 from .version import ROOT
 
 PINS = ROOT / "commands" / "environment" / "pins"
 MARKER_NAME = "training-pro.json"
-TRAIN_LISTS = ("torch", "train")  # of requirements: what a training process needs
+# What a training process needs: modules, and the lists of requirements that have them.
+TRAIN_MODULES, TRAIN_LISTS = ("torch", "transformers", "peft"), ("torch", "train")
 # What is downloaded for an environment lies beside it, so that it outlives an installation that was killed.
 DOWNLOADS_SUFFIX = ".downloads"
 OLDEST, NEWEST = (3, 11), (3, 13)  # the Pythons for which all pinned packages have wheels
 PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:2], sys.executable, sep='\\n')"
-PROBE_SECONDS, POLL_SECONDS = 20, 0.2
+PROBE_SECONDS = 20
 
 
 class State(Enum):
@@ -166,6 +164,25 @@ def folder_size(folder: Path) -> int:
     return total
 
 
+class Python(NamedTuple):
+    """A Python that can create environments."""
+
+    path: Path
+    version: str  # 3.12
+
+
+def probe_python(*command: str | Path) -> Python | None:
+    """The Python that a command starts; None if there is none, or if venv or ensurepip is missing."""
+    try:
+        done = subprocess.run(
+            [*command, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+        major, minor, path = done.stdout.splitlines()
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return Python(Path(path), f"{major}.{minor}")
+
+
 def find_python(version: str = "") -> Path:
     """A Python that can make the environment, ours or one on the path; first, one that was `version` (3.12.1)."""
     minors = range(NEWEST[1], OLDEST[1] - 1, -1)
@@ -174,17 +191,11 @@ def find_python(version: str = "") -> Path:
         commands += [["py", f"-3.{minor}"] for minor in minors]
     found = []
     for command in commands:
-        try:
-            done = subprocess.run(
-                [*command, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-            )
-            major, minor, path = done.stdout.splitlines()
-        except (OSError, ValueError, subprocess.TimeoutExpired):  # not there, or without venv or ensurepip
-            continue
-        if OLDEST <= (int(major), int(minor)) <= NEWEST:
-            found.append(Path(path))
-            if not version or version.startswith(f"{major}.{minor}."):
-                return found[-1]
+        python = probe_python(*command)
+        if python is not None and OLDEST <= tuple(map(int, python.version.split("."))) <= NEWEST:
+            found.append(python.path)
+            if version.startswith(f"{python.version}.") or not version:
+                return python.path
     if found:
         return found[0]
     versions = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
@@ -193,61 +204,3 @@ def find_python(version: str = "") -> Path:
         "Ubuntu: sudo apt install python3-venv), then try again. To use one that is not on the path, run it in a "
         f'terminal:  PYTHON "{ROOT / "script.py"}" setup'
     )
-
-
-def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
-    """A job that sets the environment up in a process of its own, or only says what would be downloaded."""
-
-    def work(job: Job) -> JobEnded:
-        job.log.append(Stage(text="Looking for a Python"))
-        # An environment whose Python has gone needs one of the same version to keep its packages.
-        python = find_python(read_config(folders.environment).get("version", ""))
-        command = [str(python), str(ROOT / "script.py"), "setup", "--json"]
-        command += ["--user-data", str(folders.user_data), *(["--torch", torch] if torch else [])]
-        command += ["--plan"] if plan else []
-        folders.training.mkdir(parents=True, exist_ok=True)
-        output = folders.environment.with_name("environment.log")
-        end = None
-        with (
-            output.open("wb") as errors,
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                encoding="utf-8",
-                errors="replace",
-                env={key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")},
-                start_new_session=os.name != "nt",  # so that a stop ends pip too
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            ) as process,
-        ):
-            threading.Thread(target=_kill_when_asked, args=(job, process), daemon=True).start()
-            assert process.stdout is not None
-            for line in process.stdout:
-                event = event_file.parse_event(line.encode())
-                if isinstance(event, JobEnded):
-                    end = event
-                elif event is not None:
-                    job.log.append(event)
-        if end is None and job.control.asked(Request.STOP):
-            text = "Stopped. What was downloaded is kept, and the next setup continues with it."
-            return JobEnded(outcome="stopped", text=text)
-        failed = f"The setup ended without a result (exit code {process.returncode}). See {output}."
-        return end or JobEnded(outcome="failed", text=failed)
-
-    return work
-
-
-def _kill_when_asked(job: Job, process: subprocess.Popen[str]) -> None:
-    """End the process and its children when the user stops the job; the next setup goes on from any place."""
-    while process.poll() is None:
-        if job.control.asked(Request.STOP):
-            if os.name == "nt":
-                command = ["taskkill", "/T", "/F", "/PID", str(process.pid)]
-                subprocess.run(command, capture_output=True, check=False)
-            else:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            return
-        time.sleep(POLL_SECONDS)

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from ..core.errors import BusyError, ModelError, first_line
+from ..core.errors import BusyError, ModelError, StoppedError
 from ..core.files import (
     PART_SUFFIX,
     free_bytes,
@@ -22,28 +22,22 @@ from ..core.files import (
     safe_paths,
     write_error_reason,
 )
-from ..core.jobs import DownloadMeter, Event, JobEnded, Note, Stage
+from ..core.jobs import DownloadMeter, JobEnded, Note, Stage
 from ..train_utils import duration, format_count, size
 from . import hub_models
+from .fetching import Emit, IsStopped, fetch_rest, is_intact
 from .hub_models import DownloadPlan, HubFile, HubModel
 
 # Not in the list of models, because its config.json has a hash in its name until all files are there.
 PARTIAL_PREFIX = ".getting-"
-PARTIAL_CONTENT = 206  # HTTP status of an answer that begins where the request asked
-# Pauses before retries, which start over whenever data has arrived: half a minute without the hub ends a download.
-RETRY_PAUSES_SECONDS = (1, 2, 4, 8, 16)
-
-
-class _StopRequested(Exception):  # noqa: N818 - no error
-    """The user asked to stop."""
 
 
 def download_model(
     model: HubModel,
     models: Path,
     refuse_type: Callable[[str, str], str],
-    emit: Callable[[Event], object],
-    stopping: Callable[[], bool] = lambda: False,
+    emit: Emit,
+    stopping: IsStopped = lambda: False,
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
     folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
@@ -57,8 +51,8 @@ def download_model(
         raise ModelError(f"{folder} exists but contains no model. Delete or rename it, then try again.")
     emit(Stage(text=f"Asking the Hub for {model.words}"))
     plan = hub_models.plan_download(model, refuse_type)
-    partial = _PartialDownload(plan, partial_folder, emit, stopping)
-    begin, free = partial.meter.done, free_bytes(partial_folder)
+    download = _PartialDownload(plan, partial_folder, emit, stopping)
+    begin, free = download.meter.done, free_bytes(partial_folder)
     if plan.size - begin > free:
         raise ModelError(
             f"{model.words} still needs {size(plan.size - begin)} on the disk that holds {models}, but only "
@@ -79,16 +73,16 @@ def download_model(
             if not acquired:
                 raise BusyError(f"Another program is downloading {model.words}. Wait until it is done.")
             for file in plan.files:
-                partial.download(file)
-            partial.move_to(folder)
+                download.fetch(file)
+            download.move_to(folder)
         shutil.rmtree(partial_folder, ignore_errors=True)
-    except (KeyboardInterrupt, _StopRequested):
-        return JobEnded(outcome="stopped", text=f"Stopped. {partial.describe_rest()}")
+    except (KeyboardInterrupt, StoppedError):
+        return JobEnded(outcome="stopped", text=f"Stopped. {download.describe_rest()}")
     except ModelError as error:
-        raise ModelError(f"{error} {partial.describe_rest()}") from error
+        raise ModelError(f"{error} {download.describe_rest()}") from error
     except OSError as error:
         reason = f"{models} can't be written: {write_error_reason(error, models)}."
-        raise ModelError(f"{reason} {partial.describe_rest()}") from error
+        raise ModelError(f"{reason} {download.describe_rest()}") from error
     figures = f"{size(plan.size)}, {duration(time.monotonic() - started)}"
     return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
 
@@ -96,56 +90,27 @@ def download_model(
 class _PartialDownload:
     """The folder of a download until it is complete, and the reports of its progress."""
 
-    def __init__(
-        self, plan: DownloadPlan, folder: Path, emit: Callable[[Event], object], stopping: Callable[[], bool]
-    ) -> None:
+    def __init__(self, plan: DownloadPlan, folder: Path, emit: Emit, stopping: IsStopped) -> None:
         self._plan, self._folder, self._emit, self._stopping = plan, folder, emit, stopping
         # Named by the commit, so that an interrupted move goes on only with files of the same commit.
         self._final = folder / plan.commit
         self.meter = DownloadMeter(plan.size, emit)
         self.meter.done = self._bytes_on_disk()
 
-    def download(self, file: HubFile) -> None:
-        """Download what is missing of a file; a lost connection is retried for a while."""
-        plan, complete, part = self._plan, self._path(file), self._path(file, PART_SUFFIX)
+    def fetch(self, file: HubFile) -> None:
+        """Download what is missing of a file, and check it."""
+        complete, part = self._path(file), self._path(file, PART_SUFFIX)
         if complete.is_file() or (self._final / file.name).is_file():
             self.meter.report()
             return
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()
-        pauses = iter(RETRY_PAUSES_SECONDS)
-        while (begin := part.stat().st_size) < file.size:
-            try:
-                with hub_models.open_stream(plan.model, plan.commit, file.name, begin=begin) as response:
-                    # A hub that does not support ranges sends the file from its beginning.
-                    resumes = begin and response.status_code == PARTIAL_CONTENT
-                    self.meter.done -= 0 if resumes else begin
-                    with part.open("ab" if resumes else "wb") as output:
-                        for chunk in response.iter_bytes():
-                            output.write(chunk)
-                            self._check_stop()
-                            self.meter.add(len(chunk))
-                break
-            except hub_models.hub_errors() as error:
-                if part.stat().st_size > begin:
-                    pauses = iter(RETRY_PAUSES_SECONDS)
-                status, pause = hub_models.http_status(error), next(pauses, None)
-                if pause is None or not (status in (0, 429) or status >= 500):
-                    with hub_models.explain_hub_errors(plan.model):
-                        raise
-                reason = first_line(error).rstrip(".")
-                self._emit(Note(text=f"The connection broke ({reason}); trying again in {pause} s."))
-                resume_at = time.monotonic() + pause
-                while time.monotonic() < resume_at:
-                    self._check_stop()
-                    time.sleep(min(0.1, pause))
+        plan, may_retry, emit = self._plan, hub_models.may_retry, self._emit
+        with hub_models.explain_hub_errors(plan.model):
+            open_file = partial(hub_models.open_stream, plan.model, plan.commit, file.name)
+            fetch_rest(part, file.size, open_file, self.meter, may_retry, emit, self._stopping)
         # The hash finds what arrived complete but damaged. The Hub has none for small files, which are in git.
-        is_valid = part.stat().st_size == file.size
-        if is_valid and file.is_sha256:
+        if file.is_sha256:
             self._emit(Stage(text=f"Checking {file.name}"))
-            with part.open("rb") as stream:
-                is_valid = hashlib.file_digest(stream, "sha256").hexdigest() == file.digest
-        if not is_valid:
+        if not is_intact(part, file.size, file.digest if file.is_sha256 else ""):
             part.unlink()
             raise ModelError(f"{file.name} was damaged during the download and was deleted.")
         move_atomically(part, complete)
@@ -182,7 +147,3 @@ class _PartialDownload:
             for path in (self._final / file.name, self._path(file), self._path(file, PART_SUFFIX))
         )
         return sum(path.stat().st_size for path in paths if path.is_file())
-
-    def _check_stop(self) -> None:
-        if self._stopping():
-            raise _StopRequested

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -168,8 +168,8 @@ def _refuse_untrainable(name: str, config: Mapping[str, Any], use_base: str) -> 
 
 
 def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:
-    with open_stream(model, commit, name) as response:
-        content = response.read()
+    with open_stream(model, commit, name) as (_, pieces):
+        content = b"".join(pieces)
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
@@ -194,8 +194,8 @@ def import_hub() -> Any:
 
 
 @contextmanager
-def open_stream(model: HubModel, commit: str, name: str, *, begin: int = 0) -> Iterator[Any]:
-    """Open a streaming download of a file, from byte `begin` on."""
+def open_stream(model: HubModel, commit: str, name: str, begin: int = 0) -> Iterator[tuple[int, Iterable[bytes]]]:
+    """Open a streaming download of a file, from byte `begin` on: its HTTP status, and its bytes."""
     from huggingface_hub.utils import build_hf_headers
 
     hub_library = import_hub()
@@ -206,14 +206,20 @@ def open_stream(model: HubModel, commit: str, name: str, *, begin: int = 0) -> I
     address = hub_library.hf_hub_url(model.repository, name, revision=commit)
     with hub_library.get_session().stream("GET", address, headers=headers, timeout=TIMEOUT_SECONDS) as response:
         hub_library.hf_raise_for_status(response)
-        yield response
+        yield response.status_code, response.iter_bytes()
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
     """Errors of the hub and of the connection; huggingface_hub names them for whatever HTTP client it uses."""
     from huggingface_hub import errors
 
-    return errors.HTTPError, errors.OfflineModeIsEnabled
+    return errors.HTTPError, errors.OfflineModeIsEnabled, ConnectionError
+
+
+def may_retry(error: Exception) -> bool:
+    """Whether another try may help, after a lost connection or an error of the server."""
+    status = http_status(error)
+    return isinstance(error, hub_errors()) and (status in (0, 429) or status >= 500)
 
 
 def http_status(error: Exception) -> int:

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "downloads": {"core"},
     "hosts": {"downloads", "core"},
     "engine": {"data", "records", "settings", "core"},
-    "interface": {"data", "records", "settings", "core"},
+    "interface": {"data", "records", "downloads", "settings", "core"},
 }
 MAY_IMPORT_ALL = {"script", "commands", "bench"}
 PARTS = MAY_IMPORT.keys() | MAY_IMPORT_ALL

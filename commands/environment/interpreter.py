@@ -11,20 +11,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core import dist_env, own_environment
 from ...core.errors import TrainingProError
 from ...core.version import ROOT as ROOT
 
-if TYPE_CHECKING:
-    from .wheels import Emit
-
 MIN_PYTHON = own_environment.OLDEST
 
 # For each need, the modules that show that an interpreter has what is needed ...
 NEEDED_MODULES = {
-    "train": ("torch", "transformers", "peft"),
+    "train": own_environment.TRAIN_MODULES,
     "page": ("torch", "transformers", "peft", "gradio"),
     "test": (
         *("torch", "transformers", "peft", "gradio", "pytest", "pytest_timeout", "xdist", "hypothesis"),
@@ -43,10 +39,12 @@ WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
     """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
     check_python()
-    from .virtual_env import Environment, say
+    from ...core.jobs import console
+    from ...downloads.virtual_env import Environment
 
     modules = NEEDED_MODULES[need]
-    environment = Environment(ROOT / (".venv-webui" if webui_pins else ".venv"), modules, torch_spec)
+    folder = ROOT / (".venv-webui" if webui_pins else ".venv")
+    environment = Environment(folder, torch_spec, console.EventPrinter(say).print_event)
     lists = WEBUI_REQUIREMENT_LISTS if webui_pins else REQUIREMENT_LISTS[need]
     if environment.is_running and environment.has_lists(lists):
         return
@@ -54,7 +52,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
     if may_use_as_is and all(module in sys.modules or find_spec(module) for module in modules):
         return
-    if not (environment.has_lists(lists) and environment.finds_modules()):
+    if not (environment.has_lists(lists) and environment.has_modules(modules)):
         if dist_env.world_size() > 1:
             raise TrainingProError(
                 "{} does not have the required packages ({}), and several processes can't install "
@@ -70,14 +68,6 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
             os.execv(command[0], command)
         # Windows cannot replace a running program by another one.
         sys.exit(run_program(command))
-
-
-def make_own_environment(folder: Path, emit: Emit, *, torch_spec: str | None = None, plan: bool = False) -> str:
-    """Make, repair or update the environment of training processes, and return a message."""
-    from .virtual_env import Environment
-
-    environment = Environment(folder, NEEDED_MODULES["train"], torch_spec, emit)
-    return environment.make(own_environment.TRAIN_LISTS, plan=plan)
 
 
 def check_python() -> None:
@@ -98,3 +88,8 @@ def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping
                 return child.wait()
             except KeyboardInterrupt:
                 continue
+
+
+def say(text: str) -> None:
+    """Print to standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)

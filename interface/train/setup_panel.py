@@ -10,12 +10,13 @@ import gradio as gr
 
 from ...core.errors import BusyError, SettingsError
 from ...core.jobs import Job, JobKind, Request
-from ...core.own_environment import OwnEnvironment, State, own_environment, set_up
+from ...core.own_environment import State, own_environment
+from ...downloads.virtual_env import set_up
 from ...train_utils import size
-from ..base import PageContext, add_handler, confirm_click, follow_changes, markup, page_load
+from ..base import PageContext, add_handler, follow_changes, markup, page_load
 
 KIND: JobKind = "environment"
-INSTALL, REMOVE = "Download and install", "Remove environment"
+INSTALL = "Download and install"
 LABELS = {
     State.MISSING: "Set up training",
     State.INCOMPLETE: "Continue the setup",
@@ -33,7 +34,7 @@ TEXTS = {
         "version, 'Repair' downloads nothing."
     ),
     State.OUTDATED: "The training environment ({size}) has earlier versions of its packages. You can update it.",
-    State.READY: "Training environment: {size} in {folder}.",
+    State.READY: "Training environment: {size} in {folder}. The Runs tab can remove it.",
 }
 # Builds that PyTorch's own index has. Anything else that pip accepts could run code of somebody else's.
 BUILD = re.compile(r"cpu|xpu|cu\d+|rocm\d+(\.\d+)*")
@@ -54,30 +55,15 @@ class SetupPanel:
                 )
                 self._go_button = gr.Button(LABELS[State.MISSING], variant="primary", elem_id="tp-setup-go")
                 self._stop_button = gr.Button("Stop", elem_id="tp-setup-stop")
-                self._remove_button = gr.Button(REMOVE, elem_id="tp-setup-remove")
             refusal = gr.HTML(elem_id="tp-setup-refused", elem_classes="tp-said")
             self._status = gr.HTML(elem_id="tp-setup-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         inputs, what = [self._go_button, self._torch], "Setting up training"
-        buttons = [self._go_button, self._stop_button, self._remove_button]
-        shown = [self._panel, self._text, self._torch, *buttons, self._status]
+        shown = [self._panel, self._text, self._torch, self._go_button, self._stop_button, self._status]
         started = add_handler(self._go_button.click, self._start, inputs, refusal, what=what)
         for event in (page_load(), started.then, follow_button.click):
             add_handler(event, self._follow, None, shown, what=what)
         add_handler(self._stop_button.click, self._stop, None, refusal, what="Stop")
-        removed = confirm_click(
-            self._remove_button,
-            lambda _: f"Remove the environment ({size(self._environment.size)})?",
-            self._remove,
-            set(),
-            [part for part in shown if part is not self._remove_button],
-        )
-        is_there = lambda: gr.update(visible=self._environment.state is not State.MISSING)  # noqa: E731
-        add_handler(removed.then, is_there, None, self._remove_button, what=REMOVE)
-
-    @property
-    def _environment(self) -> OwnEnvironment:
-        return own_environment(self._context.host.folders)
 
     def _start(self, label: str, torch: str | None) -> str:
         """Say what would be downloaded; the second press, with the label that says so, installs it."""
@@ -100,12 +86,6 @@ class SetupPanel:
         job.control.ask(Request.STOP)
         return ""
 
-    def _remove(self, _: object) -> dict[Any, Any]:
-        message = self._context.run_disk_action(self._context.remove_environment)
-        shown = {**self._updates(), self._status: message}
-        del shown[self._remove_button]  # which gets its label back
-        return shown
-
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the state, and every change while a setup is running."""
         session = self._context.session
@@ -121,7 +101,7 @@ class SetupPanel:
 
     def _updates(self) -> dict[Any, Any]:
         """What the panel shows for the state of the environment and of its setup."""
-        environment, job = self._environment, self._context.session.latest(KIND)
+        environment, job = own_environment(self._context.host.folders), self._context.session.latest(KIND)
         state, end = environment.state, job.end if job else None
         is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
         label = LABELS.get(state, "")
@@ -136,13 +116,12 @@ class SetupPanel:
         elif end is not None and label:  # of a complete environment, the text says the same
             status = markup.card("", markup.paragraph(end.text), mood="fair")
         is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
-        can_set_up, can_remove = bool(label) and not is_running, state is not State.MISSING and not is_running
+        can_set_up = bool(label) and not is_running
         return {
             self._panel: gr.update(visible=is_needed),
             self._text: markup.paragraph(text, quiet=state is State.READY) if text else "",
             self._torch: gr.update(visible=can_set_up and label != INSTALL),
             self._go_button: gr.update(value=label, visible=can_set_up, interactive=is_enabled),
             self._stop_button: gr.update(visible=is_running, interactive=is_enabled),
-            self._remove_button: gr.update(visible=can_remove, interactive=is_enabled),
             self._status: status,
         }

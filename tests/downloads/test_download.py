@@ -7,7 +7,7 @@ from huggingface_hub import constants
 from training_pro.core.errors import BusyError, ModelError
 from training_pro.core.files import lock
 from training_pro.core.jobs import DownloadProgress, Note, progress
-from training_pro.downloads import download, hub_models
+from training_pro.downloads import download, fetching, hub_models
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders, unknown_type_reason
 from training_pro.tests.tiny import read_tree
 
@@ -22,7 +22,7 @@ def models(tmp_path):
 @pytest.fixture
 def offered(hub, tiny, monkeypatch):
     """The tiny model on the hub, in the midst of what nobody needs."""
-    monkeypatch.setattr(download, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(fetching, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
     beside = ("pytorch_model.bin", "onnx/model.onnx", "original/consolidated.safetensors", "tiny.gguf")
     hub.add(NAME, tiny, {**dict.fromkeys(beside, b"x" * 200_000), "LICENSE": b"free"})

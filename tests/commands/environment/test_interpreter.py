@@ -8,14 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from training_pro.commands.environment import interpreter, virtual_env, wheels
+from training_pro.commands.environment import interpreter
 from training_pro.core import files
 from training_pro.core.errors import TrainingProError
+from training_pro.downloads import fetching, virtual_env, wheels
 from training_pro.tests.registry import Mirror, put_wheel
 
 ROOT = interpreter.ROOT
@@ -70,7 +72,7 @@ def from_pytorch(build):
 )  # fmt: skip
 def test_the_build_of_torch_fits_the_machine(tmp_path, monkeypatch, registry, card, expected):
     plug_in(tmp_path, monkeypatch, card)
-    assert virtual_env.torch_arguments(fake_python(tmp_path, registry), PIN, None) == expected
+    assert virtual_env.torch_arguments(wheels.Pip(fake_python(tmp_path, registry)), PIN, None) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,10 +86,10 @@ def test_the_build_of_torch_fits_the_machine(tmp_path, monkeypatch, registry, ca
 )  # fmt: skip
 def test_the_wish_of_the_user_is_taken_without_asking_or_refused(spec, expected):
     if expected:
-        assert virtual_env.torch_arguments(Path("no python"), PIN, spec) == expected
+        assert virtual_env.torch_arguments(wheels.Pip(Path("no python")), PIN, spec) == expected
         return
     with pytest.raises(TrainingProError, match=r"--torch .* is not valid\. Use a version"):
-        virtual_env.torch_arguments(Path("no python"), PIN, spec)
+        virtual_env.torch_arguments(wheels.Pip(Path("no python")), PIN, spec)
 
 
 def put_pins(folder, torch="1.0", peft="1.0"):
@@ -127,7 +129,7 @@ def empty(tmp_path_factory):
 
 
 def environment(folder, wish=None):
-    return virtual_env.Environment(folder, ("torch", "transformers", "peft"), wish)
+    return virtual_env.Environment(folder, wish)
 
 
 @pytest.fixture
@@ -158,14 +160,14 @@ WHOLE = {"torch 1.0+cpu", "transformers 1.0", "peft 1.0"}
 
 
 @pytest.mark.long
-def test_pins_that_changed_and_other_lists_bring_the_difference(whole, tmp_path, registry, capfd):
+def test_pins_that_changed_and_other_lists_bring_the_difference(whole, tmp_path, registry):
     put_wheel(registry, "peft", "1.1")
     put_pins(tmp_path / "pins", peft="1.1")
     assert not whole.has_lists(TRAIN) and not whole.has_lists(PAGE)
-    capfd.readouterr()
-    whole.make(PAGE)
+    told = []
+    replace(whole, emit=told.append).make(PAGE)
     assert installed(whole) == {"torch 1.0+cpu", "transformers 1.0", "peft 1.1", "gradio 1.0"}
-    assert "2 packages" in capfd.readouterr().err and whole.has_lists(TRAIN) and whole.has_lists(PAGE)
+    assert "2 packages" in str(told) and whole.has_lists(TRAIN) and whole.has_lists(PAGE)
 
 
 @pytest.mark.long
@@ -188,7 +190,11 @@ def test_a_killed_installation_is_mended(whole):
     (packages(whole) / "peft" / "__init__.py").write_text("")  # pip takes it for installed
     assert not whole.has_lists(TRAIN)
     whole.make(TRAIN)
-    assert installed(whole) == WHOLE and whole.has_lists(TRAIN) and whole.finds_modules()
+    assert (
+        installed(whole) == WHOLE
+        and whole.has_lists(TRAIN)
+        and whole.has_modules(interpreter.NEEDED_MODULES["train"])
+    )
     assert (packages(whole) / "peft" / "__init__.py").read_text() != ""
 
 
@@ -276,7 +282,7 @@ def mirror(registry, monkeypatch):
     """Give the registry over HTTP. pip keeps no cache, so wheels are downloaded here."""
     monkeypatch.setattr(Mirror, "root", registry)
     monkeypatch.setattr(Mirror, "asked", [])
-    monkeypatch.setattr(wheels, "RETRY_PAUSES_SECONDS", (0, 0))
+    monkeypatch.setattr(fetching, "RETRY_PAUSES_SECONDS", (0, 0))
     with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
@@ -287,7 +293,9 @@ def mirror(registry, monkeypatch):
 def downloads(home, *names):
     """The downloads of these packages, after pip has asked for them."""
     (home.folder.with_name("down")).mkdir(exist_ok=True)
-    found = wheels.Downloads(home.folder.with_name("down"), home.python, wheels.resolve_wheels(home.python, names))
+    found = wheels.WheelDownloads(
+        home.folder.with_name("down"), home.python, wheels.Pip(home.python).resolve(*names)
+    )
     Mirror.asked.clear()
     return found
 
@@ -297,17 +305,17 @@ def test_a_download_goes_on_after_a_break_and_what_is_damaged_is_left_to_pip(beg
     wanted, told = downloads(begun, "peft", "gradio"), []
     assert wanted.size == wanted.total > 0 == wanted.done == wanted.unknown
     mirror.cut = 100
-    wanted.fetch(told.append)
+    wanted.fetch(told.append, lambda: False)
     assert mirror.asked == [("peft", 0), ("peft", 100), ("gradio", 0)] and told[-1].share == 1
     again = downloads(begun, "peft", "gradio")
-    again.fetch(told.append)
+    again.fetch(told.append, lambda: False)
     assert mirror.asked == [] and again.done == again.total
     peft = next(begun.folder.with_name("down").glob("peft*"))
     part = peft.rename(f"{peft}.part")
     part.write_bytes(b"x" * part.stat().st_size)
-    downloads(begun, "peft").fetch(told.append)
+    downloads(begun, "peft").fetch(told.append, lambda: False)
     assert not part.exists()
-    again.install([], told.append)
+    wheels.Pip(begun.python).install(*again.requirements())
     assert installed(begun) == {"peft 1.0", "gradio 1.0"}
 
 
@@ -316,8 +324,8 @@ def test_a_registry_with_a_password_is_left_to_pip(begun, mirror, monkeypatch):
     monkeypatch.setattr(Mirror, "is_locked", True)
     monkeypatch.setenv("PIP_INDEX_URL", os.environ["PIP_INDEX_URL"].replace("//", "//user:word@"))
     wanted = downloads(begun, "peft")
-    wanted.fetch(lambda event: None)
-    wanted.install([], lambda event: None)
+    wanted.fetch(lambda event: None, lambda: False)
+    wheels.Pip(begun.python).install(*wanted.requirements())
     assert wanted.unknown == 1 and installed(begun) == {"peft 1.0"}
 
 

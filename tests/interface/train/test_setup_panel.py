@@ -1,6 +1,6 @@
 """Set up training from the page: what it would download, the environment, a stop, a repair, and the removal.
 
-The environment is real, made by a process of its own with venv and pip, from tiny wheels of all pinned packages.
+The environment is real, made with venv and pip, from tiny wheels of all pinned packages.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     folders = host.folders
     find = lambda: own_environment.own_environment(folders)  # noqa: E731
     first = page.press("Setting up training", "load")
-    assert first["setup"]["visible"] and not first["setup-remove"]["visible"] and find().state is State.MISSING
+    assert first["setup"]["visible"] and find().state is State.MISSING
     assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-refused"]
     planned = page.press("setup-go", setup_torch="")
     assert "To install: 13 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
@@ -103,7 +103,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     page.press("setup-go")
     made = page.press("setup-go", setup_go="Download and install")
     assert "Training environment: " in made["setup-text"] and made["setup-said"] == ""
-    assert not made["setup-go"]["visible"] and made["setup-remove"]["visible"]
+    assert not made["setup-go"]["visible"]
     assert (
         find().state is State.READY and find().size > 1_000_000 and not list(folders.training.glob("*.downloads"))
     )
@@ -129,7 +129,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     assert "Remove it (" in str(tab.until("runs-environment", lambda shown: shown)["runs-environment"])
     removed = tab.press("runs-environment")
     assert "Removed the training environment" in removed["runs-said"] and find().state is State.MISSING
-    assert sorted(path.name for path in folders.training.iterdir()) == ["datasets", "environment.log"]
+    assert sorted(path.name for path in folders.training.iterdir()) == ["datasets"]
 
 
 async def stop_when_asked(page):
@@ -143,14 +143,14 @@ async def stop_when_asked(page):
     return shown
 
 
-def test_what_was_begun_is_removed_after_a_question(page, host):
+def test_what_was_begun_is_removed_after_a_question(page, context, host):
     folder = host.folders.environment
     folder.mkdir(parents=True)
     (folder / own_environment.MARKER_NAME).write_text("{}")
     assert page.press("Setting up training", "load")["setup-go"]["value"] == "Continue the setup"
-    assert "Remove the environment (2 bytes)?" in str(page.until("setup-remove"))
-    removed = page.press("setup-remove")
-    assert "Removed the training environment" in removed["setup-said"] and not removed["setup-remove"]["visible"]
+    tab = open_tab(RunsTab, context)
+    assert "Remove it (2 bytes)?" in str(tab.until("runs-environment", lambda shown: shown)["runs-environment"])
+    assert "Removed the training environment" in tab.press("runs-environment")["runs-said"]
     assert not folder.exists()
 
 

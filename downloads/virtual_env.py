@@ -11,19 +11,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
-from ...core import own_environment
-from ...core.errors import BusyError, SavingError, TrainingProError
-from ...core.files import free_bytes, is_disk_full, lock, write_error_reason
-from ...core.jobs import Note, Stage, console
-from ...core.own_environment import Marker, read_config, read_marker, read_pins, write_marker
-from ...train_utils import format_count, size
-from .wheels import Downloads, Emit, last_lines, resolve_wheels, run_pip
+from ..core import own_environment
+from ..core.errors import BusyError, SavingError, StoppedError, TrainingProError
+from ..core.files import free_bytes, is_disk_full, lock, write_error_reason
+from ..core.host import Folders
+from ..core.jobs import Job, JobEnded, JobFn, Note, Request, Stage
+from ..core.own_environment import Marker, read_config, read_marker, read_pins, write_marker
+from ..train_utils import format_count, size
+from .fetching import Emit, IsStopped
+from .wheels import Pip, WheelDownloads, run_program
 
-LARGE_LIBRARIES = ("torch", "transformers", "peft")
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
 FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
@@ -46,21 +46,13 @@ CPU_NOTE = (
 AMD_NOTE = "This computer has an AMD GPU. To train on it, choose a ROCm build of torch, such as rocm6.4."
 
 
-def say(text: str) -> None:
-    """Print to standard error; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def print_events() -> Emit:
-    return console.EventPrinter(say).print_event
-
-
 @dataclass(frozen=True)
 class Environment:
     folder: Path
-    modules: Sequence[str]
     torch_spec: str | None = None
-    emit: Emit = field(default_factory=print_events)
+    emit: Emit = lambda event: None
+    is_stopped: IsStopped = lambda: False
+    base: Path = Path(sys.executable)  # the Python that it is made with
 
     @property
     def python(self) -> Path:
@@ -80,8 +72,8 @@ class Environment:
         noted = read_marker(self.folder)
         return (not self.torch_spec or self.torch_spec == noted.torch) and noted.has(lists)
 
-    def finds_modules(self) -> bool:
-        return not self._error_of(FIND_CODE, *self.modules)
+    def has_modules(self, names: Sequence[str]) -> bool:
+        return not self._error_of(FIND_CODE, *names)
 
     def make(self, lists: Sequence[str], *, plan: bool = False) -> str:
         """Make, repair or extend the environment and return a message; as a plan, it is left without packages."""
@@ -97,28 +89,32 @@ class Environment:
                 # A torch that the user chose earlier stays as it is: pip only has to see that there is one.
                 keeps_torch = bool(marker.torch) and not self.torch_spec
                 pin, spec = ("torch", None) if keeps_torch else (read_pins("torch")[0], torch)
-                required, *indexes = torch_arguments(self.python, pin, spec, self.emit)
+                pip = Pip(self.python, self.is_stopped)
+                required, *indexes = torch_arguments(pip, pin, spec, self.emit)
                 files = [own_environment.PINS / f"{name}.txt" for name in lists if name != "torch"]
                 others = [word for file in files for word in ("--requirement", str(file))]
-                if wheels := resolve_wheels(self.python, [required, *indexes, *others]):
-                    downloads = Downloads(downloads_folder, self.python, wheels)
+                if wheels := pip.resolve(required, *indexes, *others):
+                    downloads = WheelDownloads(downloads_folder, self.python, wheels)
                     words = self._check_disk(downloads, len(wheels))
                     if plan:
                         is_cpu = (torch or _build_for_this_machine()) == "cpu"
                         notes = [CPU_NOTE] * is_cpu + [AMD_NOTE] * (is_cpu and AMD_DRIVER.exists())
                         return "\n".join([words, *notes])
                     self.emit(Note(text=words))
-                    downloads.fetch(self.emit)
+                    downloads.fetch(self.emit, self.is_stopped)
                     # A killed pip leaves truncated files that it later takes for installed.
                     if self.is_ours:  # the marker is what makes an environment ours
                         write_marker(self.folder, Marker(marker.lists, marker.torch, installing=True))
-                    downloads.install(indexes, self.emit)
+                    self._tell(f"Installing {format_count(len(wheels), 'package')}, which takes a few minutes")
+                    # Without bytecode, which takes longer than all the rest. Python writes that of the modules
+                    # that it loads.
+                    pip.install("--no-deps", "--no-compile", *downloads.requirements(), *indexes)
                 # These libraries need system libraries (a C++ runtime) that pip does not know.
-                self._tell(f"Loading {', '.join(LARGE_LIBRARIES)} for a test")
-                if error := self._error_of(IMPORT_CODE, *LARGE_LIBRARIES):
+                self._tell("Loading torch, transformers and PEFT for a test")
+                if error := self._error_of(IMPORT_CODE, *own_environment.TRAIN_MODULES):
                     raise TrainingProError(
-                        f"{error}\n{', '.join(LARGE_LIBRARIES[:-1])} and {LARGE_LIBRARIES[-1]} are installed in "
-                        f"{self.folder}, but this system can't load them. See the error above."
+                        f"{error}\nThe packages are installed in {self.folder}, but this system can't load them. "
+                        "See the error above."
                     )
                 installed = {**marker.lists, **{name: read_pins(name) for name in lists}}
                 taken = own_environment.folder_size(self.folder)
@@ -148,17 +144,18 @@ class Environment:
                 f"{self.folder} is not a Training PRO environment (it has no pip, or was made on "
                 "another system). Rename that folder, then start again."
             )
-        if find_spec("venv") is None or find_spec("ensurepip") is None:
-            version = "{}.{}".format(*sys.version_info[:2])
+        python = own_environment.probe_python(self.base)
+        if python is None:
+            package = "python{}.{}-venv".format(*sys.version_info[:2])
             raise TrainingProError(
-                f"{sys.executable} can't create environments because its venv or ensurepip module is "
-                f"missing. On Debian and Ubuntu, run:  sudo apt install python{version}-venv"
+                f"{self.base} can't create environments because its venv or ensurepip module is missing. On "
+                f"Debian and Ubuntu, run:  sudo apt install {package}"
             )
         # The packages of an environment whose Python has gone, such as that of an earlier version of the webui,
         # work with another Python of the same version.
         made_with = read_config(self.folder).get("version", "")
-        if not marker.installing and made_with.startswith("{}.{}.".format(*sys.version_info[:2])):
-            self._tell(f"Repairing {self.folder} with {sys.executable}")
+        if not marker.installing and made_with.startswith(f"{python.version}."):
+            self._tell(f"Repairing {self.folder} with {self.base}")
             for link in self.python.parent.glob("python*"):
                 link.unlink()  # venv would keep a link that leads nowhere
             self._run_venv("--without-pip")
@@ -172,20 +169,16 @@ class Environment:
         write_marker(self.folder, Marker(torch=marker.torch))  # from the start
         self._run_venv()
         with suppress(TrainingProError):  # without a network, an older pip reads the packages of a folder as well
-            run_pip(self.python, METADATA_PIP)
+            Pip(self.python, self.is_stopped).install(METADATA_PIP)
 
     def _run_venv(self, *options: str) -> None:
-        command = [sys.executable, "-m", "venv", *options, str(self.folder)]
-        process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if process.returncode:
-            text = last_lines(process.stdout + process.stderr)
-            if is_disk_full(OSError(text), self.folder):
-                raise OSError(errno.ENOSPC, "venv")
-            raise TrainingProError(
-                f"{text}\n{sys.executable} could not create {self.folder}. See the error above."
-            )
+        code, output = run_program([self.base, "-m", "venv", *options, self.folder], self.is_stopped)
+        if code and is_disk_full(OSError(output), self.folder):
+            raise OSError(errno.ENOSPC, "venv")
+        if code:
+            raise TrainingProError(f"{output}\n{self.base} could not create {self.folder}. See the error above.")
 
-    def _check_disk(self, downloads: Downloads, count: int) -> str:
+    def _check_disk(self, downloads: WheelDownloads, count: int) -> str:
         """Describe what will be downloaded and the space that it needs; raises an error if that is not free."""
         rest, free = downloads.total - downloads.done, free_bytes(self.folder)
         needs = f"{size(rest + downloads.installed_size)} is needed on the disk that holds {self.folder}"
@@ -203,15 +196,33 @@ class Environment:
 
     def _error_of(self, code: str, *words: str) -> str:
         """Run code in the environment; empty if it ends without an error."""
-        command = [str(self.python), "-I", "-c", code, *words]
         try:
-            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            exit_code, output = run_program([self.python, "-I", "-c", code, *words], self.is_stopped)
         except OSError as error:
             return str(error)
-        return (last_lines(process.stderr) or "failed") if process.returncode else ""
+        return (output or "failed") if exit_code else ""
 
 
-def torch_arguments(python: Path, pin: str, spec: str | None, emit: Emit = lambda event: None) -> list[str]:
+def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
+    """A job that sets up the environment of training processes, or only says what would be downloaded."""
+
+    def work(job: Job) -> JobEnded:
+        job.log.append(Stage(text="Looking for a Python"))
+        # An environment whose Python has gone needs one of the same version to keep its packages.
+        base = own_environment.find_python(read_config(folders.environment).get("version", ""))
+        is_stopped = lambda: job.control.asked(Request.STOP)  # noqa: E731
+        environment = Environment(folders.environment, torch, job.log.append, is_stopped, base)
+        try:
+            text = environment.make(own_environment.TRAIN_LISTS, plan=plan)
+        except StoppedError:
+            text = "Stopped. What was downloaded is kept, and the next setup continues with it."
+            return JobEnded(outcome="stopped", text=text)
+        return JobEnded(outcome="finished", text=text)
+
+    return work
+
+
+def torch_arguments(pip: Pip, pin: str, spec: str | None, emit: Emit = lambda event: None) -> list[str]:
     """Arguments of pip for torch, first what is required; `spec` is the user's choice (`--torch`)."""
     if spec:
         first, *rest = shlex.split(spec, posix=os.name != "nt") or [""]  # backslashes of Windows stay
@@ -225,7 +236,7 @@ def torch_arguments(python: Path, pin: str, spec: str | None, emit: Emit = lambd
             f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
             "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
         )
-    wheels = resolve_wheels(python, [pin])
+    wheels = pip.resolve(pin)
     if not any(wheel.name == "torch" for wheel in wheels):
         return [pin]  # already in the environment
     # What `pip install torch` would bring tells what build the registry has, without a download.
@@ -239,7 +250,7 @@ def torch_arguments(python: Path, pin: str, spec: str | None, emit: Emit = lambd
         return [pin]
     arguments = _from_pytorch(pin, build)
     try:
-        resolve_wheels(python, arguments)
+        pip.resolve(*arguments)
     except TrainingProError as error:  # PyTorch's index is blocked: an unused CUDA is fine, an unused GPU is not
         if build != "cpu":
             raise TrainingProError(
