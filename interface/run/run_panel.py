@@ -21,7 +21,7 @@ from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ...settings.parsing import settings_and_problems
 from ...train_utils import StepPlan
-from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup, page_load
+from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup
 from . import report_view
 from .charts import lr_plan_html
 from .queue_view import QueueView
@@ -174,10 +174,10 @@ class RunPanel:
 
     def draw(self) -> None:
         """Draw the panel, after the form."""
-        enabled = not self._context.read_only_reason()
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
             check_button = gr.Button("Check", elem_id="tp-check")
-            self._start_button = gr.Button("Start", variant="primary", interactive=enabled, elem_id="tp-start")
+            # Disabled until the form is restored: an earlier click would start a run with the form's defaults.
+            self._start_button = gr.Button("Start", variant="primary", interactive=False, elem_id="tp-start")
             self._queue.draw_button()
         self.starting_clicks = [check_button.click, self._start_button.click]
         self.buttons.draw()
@@ -205,8 +205,8 @@ class RunPanel:
         self._version = gr.Textbox(label="Version number of the run controls", elem_id="tp-version", **hidden)
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", **hidden)
 
-    def connect(self, line: Any) -> None:
-        """Register the event handlers; `line` is the status line of the page."""
+    def connect(self, line: Any, restored: Callable[..., Any]) -> None:
+        """Register the event handlers; `line` is the status line, `restored` the event after the form is restored."""
         self._status_line = line
         form, says = self._form.inputs(), {"says": self._response}
         end_buttons = [self._attach_button, self._resume_button, self._copy_button]
@@ -226,7 +226,7 @@ class RunPanel:
         outputs = [line, self._panel, self._charts, self._samples, self._beat, self._version]
         what, clears = "Showing the run", {self._charts: "", self._samples: ""}
         options = {"what": what, "says": self._panel, "clears": clears}
-        add_handler(page_load(), self._follow, None, outputs, js=load_script("come_back"), **options)
+        add_handler(restored, self._follow, None, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
         own = [self._charts_part, *end_buttons, self._start_button, self.ended, self.model, self.working]
         controls = [*own, *self.buttons.components, *self._queue.components]

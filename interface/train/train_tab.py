@@ -141,7 +141,9 @@ class TrainTab:
         self._presets.connect(self._refresh_button.click, self._run_panel.ended.change, tab.select)
         self._probe_panel.connect()
         self._resume_panel.connect()
-        self._run_panel.connect(status_line)
+        fields = [*self.form.components.values(), self._presets.menu]
+        self._restored = add_handler(page_load(), self._restore_form, None, fields, what="Restoring the form")
+        self._run_panel.connect(status_line, self._restored.then)
         self._connect_form()
         self._connect_consequences()
 
@@ -225,8 +227,6 @@ class TrainTab:
             self._refresh_button.click, parts["data"], choices, keep=self._existing_entries
         )
         refreshed = refresh_choices(refreshed.then, parts["eval_data"], choices, keep=self._existing_entries)
-        fields = [*parts.values(), self._presets.menu]
-        restored = add_handler(page_load(), self._restore_form, None, fields, what="Restoring the form")
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
         consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._made_from.values()},
@@ -251,8 +251,8 @@ class TrainTab:
         model_changed = add_handler(self._run_panel.model.change, self._preview_data, **preview, **latest)
         read_again = add_handler(checked.then, self._preview_data, **preview)
         # A form that is restored to its defaults changes nothing, and Gradio 4.37 sends no event then. When that
-        # version goes, leave out `restored`.
-        for event in (checked, model_changed, read_again, restored):
+        # version goes, leave out `_restored`.
+        for event in (checked, model_changed, read_again, self._restored):
             add_handler(event.then, self._consequences, **consequences)
 
     def _on_wish(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
