@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..core import own_environment
 from ..core.jobs import SESSION, console
-from ..downloads.virtual_env import set_up
+from ..downloads import virtual_env
 from . import options
 
 
@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.remove:
         print(own_environment.remove_environment(folders))
         return 0
-    work = set_up(folders, torch=args.torch, plan=args.plan)
+    work = virtual_env.set_up(folders, torch=args.torch, plan=args.plan)
     job = SESSION.start_without_model("environment", "Setting up training", work)
     console.print_events(job, options.say, options.terminal())
     return options.exit_code(job)

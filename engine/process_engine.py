@@ -76,8 +76,8 @@ class ProcessEngine(PeftEngine):
         show: PreviewQuery = NO_PREVIEW,
         problems: Sequence[str] = (),
     ) -> DatasetReport:
-        more = {"resume": resume, "show": show, "problems": tuple(problems)}
-        return self._call(super().check_start, settings, host=host, **more)
+        problems = tuple(problems)
+        return self._call(super().check_start, settings, host=host, resume=resume, show=show, problems=problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         if host.own_process is None:
@@ -256,8 +256,11 @@ def start_run(
     files.write_json(running / STARTED, as_file(settings))
     command = _command("train", target, folders, str(running / STARTED), *(["--resume", resume] if resume else []))
     with (running / OUTPUT).open("wb") as output:
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        start = partial(subprocess.Popen, command, **streams, env={**os.environ, FOLLOWED: "1"})
+
+        def start(**options: Any) -> subprocess.Popen[bytes]:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            return subprocess.Popen(command, **streams, env={**os.environ, FOLLOWED: "1"}, **options)
+
         # A window that is closed ends the process group of its program: a run has one of its own.
         if sys.platform != "win32":
             return start(start_new_session=True)

@@ -40,11 +40,11 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
     """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
     check_python()
     from ...core.jobs import console
-    from ...downloads.virtual_env import Environment
+    from ...downloads import virtual_env
 
     modules = NEEDED_MODULES[need]
     folder = ROOT / (".venv-webui" if webui_pins else ".venv")
-    environment = Environment(folder, torch_spec, console.EventPrinter(say).print_event)
+    environment = virtual_env.Environment(folder, torch_spec, console.EventPrinter(say).print_event)
     lists = WEBUI_REQUIREMENT_LISTS if webui_pins else REQUIREMENT_LISTS[need]
     if environment.is_running and environment.has_lists(lists):
         return

@@ -206,7 +206,7 @@ class RunPanel:
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", **hidden)
 
     def connect(self, line: Any, restored: Callable[..., Any]) -> None:
-        """Register the event handlers; `line` is the status line, `restored` the event after the form is restored."""
+        """Register the event handlers; `line` is the status line, `restored` the end of restoring the form."""
         self._status_line = line
         form, says = self._form.inputs(), {"says": self._response}
         end_buttons = [self._attach_button, self._resume_button, self._copy_button]

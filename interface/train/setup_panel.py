@@ -11,7 +11,7 @@ import gradio as gr
 from ...core.errors import BusyError, SettingsError
 from ...core.jobs import Job, JobKind, Request
 from ...core.own_environment import State, own_environment
-from ...downloads.virtual_env import set_up
+from ...downloads import virtual_env
 from ...train_utils import size
 from ..base import PageContext, add_handler, follow_changes, markup, page_load
 
@@ -73,7 +73,7 @@ class SetupPanel:
             raise SettingsError([f"Build of torch {build!r} is not valid. Enter {BUILD_HELP}."])
         is_plan = label != INSTALL
         title = "Finding out what to download" if is_plan else "Setting up training"
-        work = set_up(self._context.host.folders, torch=build, plan=is_plan)
+        work = virtual_env.set_up(self._context.host.folders, torch=build, plan=is_plan)
         job = self._context.session.start_without_model(KIND, title, work)
         self._plan = job if is_plan else None
         return ""
