@@ -68,10 +68,8 @@ def make_parser(
     parser.add_argument("--user-data", metavar="DIR", type=Path, help="the working folder (default: user_data)")
     torch_help = "the torch version for Training PRO's own environment, for example torch==2.13.0"
     parser.add_argument("--torch", metavar="SPEC", help=torch_help)
-    for folder in (
-        "--models",
-        "--loras",
-    ):  # of a webui whose folders lie elsewhere, for the processes that it starts
+    # Of a webui whose folders lie elsewhere, for the processes that it starts.
+    for folder in ("--models", "--loras"):
         parser.add_argument(folder, type=Path, help=argparse.SUPPRESS)
     if model:
         add_model(parser)

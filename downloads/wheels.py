@@ -22,7 +22,7 @@ from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 
@@ -107,18 +107,9 @@ def run_program(command: Sequence[str | Path], is_stopped: IsStopped) -> tuple[i
     # portable program may have set. Without PYTHONUTF8, pip's output on Windows has the encoding of the console.
     variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")}
     variables |= {"PIP_USER": "0", "PYTHONUTF8": "1"}
-    no_window = getattr(subprocess, "CREATE_NO_WINDOW", 0)
-    with (
-        TemporaryFile() as output,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=variables,
-            creationflags=no_window,
-        ) as process,
-    ):
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": variables}
+    options["creationflags"] = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    with TemporaryFile() as output, subprocess.Popen(command, stdout=output, **options) as process:
         while process.poll() is None:
             if is_stopped():
                 process.kill()
