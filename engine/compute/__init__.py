@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from . import distributed
-from .acceleration import apply_machine_settings, compile_layers, count_workers
-from .capabilities import ModelCapabilities, eval_mode, probe_model
 from .collator import Batch, collate
 from .failures import (
     BatchSplitter,
@@ -18,11 +16,10 @@ from .failures import (
     undo_on_error,
 )
 from .hf_private import TrainerHooks
-from .layer_patches import patch_lora_layers
-from .objective import Objective, StepSums, add_neftune_noise
-from .packed_attention import use_packed_attention
+from .layer_patches import patch_lora_layers, use_packed_attention
+from .machine import MachineMonitor, apply_machine_settings, compile_layers, count_workers, measure_peak
+from .objective import ModelCapabilities, Objective, StepSums, add_neftune_noise, eval_mode, probe_model
 from .packed_gguf import load_gguf, unpacked_to_generate
-from .telemetry import MachineMonitor, measure_peak
 
 __all__ = [
     "Batch",

@@ -29,7 +29,6 @@ from ...core.jobs import (
     RecallFigures,
     RecallMeasured,
     Request,
-    Stage,
     event_words,
     events,
 )
@@ -47,7 +46,7 @@ from ...data.examples import (
     pick_passages,
 )
 from ...data.load import load_dataset
-from ...data.prepare import TrainingData, prepare
+from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
 from ...records.folder import run_files as records
 from ...settings import files
@@ -58,7 +57,7 @@ from ..lora import lora_folder
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 from .eval_loop import EvalLoop, GroupSums, ProgressFn, measure_each
 from .generation import generate_ids
-from .perplexity import load_context, row_input, window_input
+from .perplexity import load_context, prepare_for_host, row_input, window_input
 
 # Short passages would say less about forgetting: a model that was trained on prose expects prose sooner.
 GENERAL_PASSAGES, GENERAL_PASSAGE_TOKENS = 8, 256
@@ -223,16 +222,7 @@ def data_of_lora(
             "trained with Training PRO."
         )
     settings = training_settings(files.load_settings(parameters, host.folders.datasets).values)
-    data = prepare(
-        settings,
-        host.folders,
-        card,
-        make_working_tokenizer(card.tokenizer, host.chat_template()),
-        lambda text, share: job.log.append(Stage(text=text, share=share)),
-        keep=not host.read_only_reason,
-        is_stopped=lambda: job.control.asked(Request.STOP),
-    )
-    return run_folder, settings, data
+    return run_folder, settings, prepare_for_host(settings, host, card, job)
 
 
 def _contains(pattern: str) -> Callable[[str], bool]:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from transformers import StoppingCriteriaList, TextStreamer, set_seed
+from transformers import (
+    StoppingCriteriaList,
+    TextStreamer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 
 from ...core.engine import AnswerRequest
-from ...core.errors import ModelError
+from ...core.errors import ModelError, first_line
+from ...core.files import write_json
 from ...core.host import Host
-from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
+from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
-from ...records.folder import read_training_prompt
+from ...records.folder import read_training_prompt, run_files
 from ..compute import eval_mode, unpacked_to_generate
 from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
-from ..plan import RunPlan
+from ..plan import RunPlan, StepLog
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
 TIMED_TOKENS = 9  # tokens of the answer that is timed
@@ -99,37 +109,100 @@ def generate_ids(
     return cast("list[list[int]]", output[:, ids.shape[1] :].tolist())
 
 
-class SampleGenerator:
-    """Sample prompts of a run, with a cache of the model's answers without the LoRA."""
+class SampleCallback(TrainerCallback):  # type: ignore[misc]
+    """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
 
-    def __init__(self, run: RunPlan, host: Host, job: Job, earlier: Iterable[SampleGenerated]) -> None:
-        self._run, self._host, self._job = run, host, job
-        self._base_answers = {sample.prompt: sample.without for sample in earlier}
+    def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job, first: int) -> None:
+        """`first` is the number of steps already done."""
+        self._run_plan, self._step_log, self._host, self._job = run_plan, step_log, host, job
+        self._folder, self._has_folder = run_plan.folder.path, False
+        earlier = run_files.read_samples(self._folder) if first else []
+        self._samples = [sample for sample in earlier if sample.step <= first]
 
     @cached_property
     def _tokenizer(self) -> WorkingTokenizer:
-        return make_working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
+        return make_working_tokenizer(self._run_plan.card.tokenizer, self._host.chat_template())
 
     @cached_property
     def _style(self) -> PromptStyle:
-        run = self._run
+        run = self._run_plan
         return detect_prompt_style(run.settings, self._host.folders, self._tokenizer, run.data.examples)
 
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The user's prompts, or beginnings of training examples."""
-        asked = self._run.settings.samples.sample_prompts
-        return make_prompts(asked, self._style, self._tokenizer, self._run.data.examples)
+        asked = self._run_plan.settings.samples.sample_prompts
+        return make_prompts(asked, self._style, self._tokenizer, self._run_plan.data.examples)
 
-    def prompt_info(self) -> dict[str, Any]:
-        """Return the content of training_prompt.json."""
-        examples = self._run.data.examples
-        middle = examples[len(examples) // 2]  # a book begins with its title page
-        return self._style.as_json(self._run.settings, middle.text)
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """Sample for the step before, whose checkpoint is on disk by now."""
+        step = state.global_step
+        if not state.is_world_process_zero:
+            return
+        interval = self._planned_interval(step)
+        if self._job.control.take(Request.SAMPLE) or (interval > 0 and step % interval == 0):
+            self._sample(model, step)
 
-    def sample(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the prompt info once the first step has created the folder."""
+        if state.is_world_process_zero and not self._has_folder:
+            self._has_folder = True
+            started = time.monotonic()
+            with self._logged_errors("The LoRA's prompt format could not be saved"):
+                examples = self._run_plan.data.examples
+                middle = examples[len(examples) // 2]  # a book begins with its title page
+                prompt_info = self._style.as_json(self._run_plan.settings, middle.text)
+                write_json(self._folder / run_files.TRAINING_PROMPT, prompt_info)
+                if self._samples:  # from before there was a folder
+                    run_files.write_samples(self._folder, self._samples)
+            self._step_log.exclude_time(time.monotonic() - started)
+
+    def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
+        """Sample at the end of the run, after the LoRA was saved into this folder."""
+        self._folder = folder
+        wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
+        if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
+            self._sample(model, step, "Saving the records")
+
+    def _planned_interval(self, step: int) -> int:
+        """Return the steps from one sample to the next; 0 if none are planned or this step has its own already."""
+        every = self._run_plan.settings.samples.sample_every
+        if every == "never" or any(sample.step == step for sample in self._samples):
+            return 0
+        return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
+
+    def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
+        started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
+        with self._logged_errors(f"Samples could not be generated {when}"):
+            with pause_training_mode(model), eval_mode(model):
+                count = len(self.prompts)
+                for number, prompt in enumerate(self.prompts, start=1):
+                    of = f" for prompt {number} of {count}" if count > 1 else ""
+                    self._job.log.append(Stage(text=f"Generating a sample{of} {when}"))
+                    with self._logged_errors(f"The sample for {prompt.text[:40]!r} failed {when}"):
+                        if sampled := self._answer_both(model, prompt, step):
+                            self._samples.append(sampled)
+                            self._job.log.append(sampled)
+            if self._has_folder:
+                run_files.write_samples(self._folder, self._samples)
+        training = Stage(text="Training", kind=StageKind.TRAINING)
+        self._job.log.append(Stage(text=next_stage) if next_stage else training)
+        self._step_log.exclude_time(time.monotonic() - started)
+
+    @contextmanager
+    def _logged_errors(self, failure: str) -> Iterator[None]:
+        """Log any error within this context; the run continues."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
+            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))
+
+    def _answer_both(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""
-        without = self._base_answers.get(prompt.text)
+        # Training does not change the answer without the LoRA.
+        without = next((sample.without for sample in self._samples if sample.prompt == prompt.text), None)
         if without is None:
             has_lora = hasattr(model, "disable_adapter")
             without = ""  # once full fine-tuning has changed the model itself
@@ -141,7 +214,6 @@ class SampleGenerator:
         text = without if untrained else self._answer(model, prompt)
         if self._job.control.asked(Request.STOP):
             return None
-        self._base_answers[prompt.text] = without
         return SampleGenerated(step=step, prompt=prompt.text, text=text, without=without)
 
     def estimate_seconds(self, model: Any) -> float:
@@ -163,11 +235,11 @@ class SampleGenerator:
         return str(self._tokenizer.tokenizer.decode(answer_ids, skip_special_tokens=True))
 
     def _generate(self, model: Any, prompt: Prompt, max_tokens: int) -> list[int]:
-        settings = self._run.settings
+        settings = self._run_plan.settings
         temperature, seed = settings.samples.sample_temperature, settings.what.weights_seed
         question = AnswerRequest(prompt.text, max_tokens=max_tokens, temperature=temperature, seed=seed)
         return generate_ids(model, [prompt.ids], question, self._tokenizer.tokenizer, self._job)[0]
 
     def _max_tokens(self, prompt: Prompt) -> int:
-        context, length = self._run.card.context, self._run.settings.samples.sample_length
+        context, length = self._run_plan.card.context, self._run_plan.settings.samples.sample_length
         return max(1, min(length, context - len(prompt.ids)) if context else length)

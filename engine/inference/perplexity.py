@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ... import train_utils
+from ...core import dist_env
 from ...core.engine import PerplexityRequest
 from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
@@ -22,6 +23,7 @@ from ...data.arrow_store import Store
 from ...data.dataset_index import DatasetEntry
 from ...data.examples import IGNORE_INDEX, Example, Examples, Source, truncate_rows
 from ...data.load import PrepareContext, load_dataset
+from ...data.prepare import TrainingData, prepare
 from ...data.readers import LoadedText
 from ...data.rows import RowDataset, Tokenizer, detect_prompt_style
 from ...settings.definitions import TrainingSettings
@@ -117,6 +119,20 @@ def load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: J
         tokenizer,
         lambda text, share: job.log.append(Stage(text=text, share=share)),
         store=Store(host.folders.prepared_data),
+    )
+
+
+def prepare_for_host(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """Prepare the data of a run, or take them from the cache."""
+    return prepare(
+        settings,
+        host.folders,
+        card,
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        machine=host.memory(),
+        keep=dist_env.is_main_process() and not host.read_only_reason,
+        is_stopped=lambda: job.control.asked(Request.STOP),
     )
 
 

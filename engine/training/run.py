@@ -30,23 +30,15 @@ from ...core.jobs import (
 )
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
-from ...data.prepare import TrainingData, prepare
+from ...data.prepare import TrainingData
 from ...data.report import evaluation_interval, sample_interval
-from ...records.folder import (
-    RunFolder,
-    loras,
-)
+from ...records.folder import RunFolder, loras
 from ...records.report import write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import plural
-from ..checks import (
-    base_weight_findings,
-    dora_problems,
-    loaded_model_problems,
-    raise_problems,
-)
+from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
 from ..compute import (
     DivergenceError,
     MachineMonitor,
@@ -62,6 +54,7 @@ from ..compute import (
     patch_lora_layers,
     probe_model,
 )
+from ..inference import SampleCallback, prepare_for_host
 from ..lora import (
     adapted_layers,
     add_param_count,
@@ -81,9 +74,8 @@ from ..lora import (
 )
 from ..plan import RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
-from ..tokenizer import make_working_tokenizer
-from .callback import RunCallback, RunOver, SampleCallback
-from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record, save_as_gguf
+from .callback import RunCallback, RunOver
+from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
 from .outside import attach_reporters, prevent_sleep
 from .trainer import RunTrainer
 
@@ -145,23 +137,21 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
         start, restart, step = result.last_saved, result.controller.restart, result.step
         assert start is not None and restart is not None
         if restart.frees_gpu:
-            snapshot = snapshot_adapters(host)
+            names, attach_again = host.model_status().loras, snapshot_adapters(host)
             host.unload()
             text = f"Paused after step {step} until you resume the run; the model is unloaded"
             job.log.append(Stage(text=text, kind=StageKind.PAUSED))
             job.control.wait_while_paused()
             if job.control.asked(Request.STOP):
-                if snapshot.names:
-                    text = f"The model stays unloaded, so {removed_message(snapshot.names)}"
+                if names:
+                    text = f"The model stays unloaded, so {removed_message(names)}"
                     job.log.append(Note(text=text))
                 if job.control.asked(Request.DISCARD):
                     return end_discarded_run(run_plan.folder, step)
-                ended = save_and_record(result, partial(loras.copy_weights, start), host.folders, job)
-                save_as_gguf(ended, host, job)
-                return ended
+                return save_and_record(result, partial(loras.copy_weights, start), host, job)
             job.log.append(Note(text=f"Resuming after step {step}: loading the model again."))
             host.reload(run_plan.card)
-            snapshot.attach_lora(host)
+            attach_again()
         state = load_run_state(start)
         _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
         added = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
@@ -246,8 +236,7 @@ def _train_segment(
         if callback.controller.restart is not None and divergence is None:
             return result
         write = partial(safe_save.save_trained_model, run_plan, model)
-        ended = save_and_record(result, write, host.folders, job)
-        save_as_gguf(ended, host, job)
+        ended = save_and_record(result, write, host, job)
         if divergence is None:
             samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
         return ended
@@ -308,16 +297,7 @@ def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> Train
 
 def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """Prepare the data as Check does; DataError where Check reports problems."""
-    data = prepare(
-        settings,
-        host.folders,
-        card,
-        make_working_tokenizer(card.tokenizer, host.chat_template()),
-        lambda text, share: job.log.append(Stage(text=text, share=share)),
-        machine=host.memory(),
-        keep=dist_env.is_main_process(),
-        is_stopped=lambda: job.control.asked(Request.STOP),
-    )
+    data = prepare_for_host(settings, host, card, job)
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))
     for advice in data.report.advice:
@@ -345,9 +325,8 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
     raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
-    if weights := getattr(base, "gguf_weights", None):
-        for note in weights.notes():
-            job.log.append(Note(text=note))
+    if (weights := getattr(base, "gguf_weights", None)) and weights.note:
+        job.log.append(Note(text=weights.note))
     # Where only `auto` asks for it, a model without gradient checkpointing trains without.
     checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
     if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
