@@ -248,9 +248,10 @@ def load_gguf(parts: Sequence[Path], config: Any, dtype: torch.dtype, device: An
         raise ModelError(f"{words}. The file is incomplete, or made for another program. Download it again")
     model.to(device)
     if kinds:
-        total, types, note = sum(unpacked.values()), ", ".join(sorted(unpacked)), ""
+        total, note = sum(unpacked.values()), ""
         if total >= NOTED_BYTES:
-            note = f"Layers that can't be trained packed were unpacked ({types}), which takes {size(total)}."
+            which = f"Layers that can't be trained packed were unpacked ({', '.join(sorted(unpacked))})"
+            note = f"{which}, which takes {size(total)} of memory."
         model.gguf_weights = GgufWeights(kinds.most_common(1)[0][0], note)
     return model
 

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from transformers import (
-    StoppingCriteriaList,
-    TextStreamer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import StoppingCriteriaList, TextStreamer, TrainerCallback, set_seed
 
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError, first_line
@@ -134,9 +126,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         asked = self._run_plan.settings.samples.sample_prompts
         return make_prompts(asked, self._style, self._tokenizer, self._run_plan.data.examples)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Sample for the step before, whose checkpoint is on disk by now."""
         step = state.global_step
         if not state.is_world_process_zero:
@@ -145,7 +135,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         if self._job.control.take(Request.SAMPLE) or (interval > 0 and step % interval == 0):
             self._sample(model, step)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the prompt info once the first step has created the folder."""
         if state.is_world_process_zero and not self._has_folder:
             self._has_folder = True

@@ -10,7 +10,6 @@ from .adapter import (
     load_initial_weights,
     load_lora,
     loaded_lora,
-    lora_config,
     lora_folder,
     read_weights,
     refuse_shape_mismatch,
@@ -34,7 +33,7 @@ from .state_guards import (
     restore_methods,
     slow_dtype_advice,
 )
-from .targets import choose_targets, count_layer_names, refuse_misplaced_targets, tied_layer_notes
+from .targets import choose_targets, count_layer_names, tied_layer_notes
 
 __all__ = [
     "HALF_PRECISION",
@@ -53,14 +52,12 @@ __all__ = [
     "load_initial_weights",
     "load_lora",
     "loaded_lora",
-    "lora_config",
     "lora_folder",
     "lora_problems",
     "model_device",
     "pause_training_mode",
     "preserve_rng",
     "read_weights",
-    "refuse_misplaced_targets",
     "refuse_shape_mismatch",
     "remove_peft_layers",
     "removed_message",

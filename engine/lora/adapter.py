@@ -36,7 +36,16 @@ from .peft_private import (
     unwrap_layer,
 )
 from .state_guards import preserve_model_state
-from .targets import ALL_LINEAR, Targets, is_multimodal, is_transposed, linear_layers, resolve_saved_modules
+from .targets import (
+    ALL_LINEAR,
+    Targets,
+    choose_targets,
+    is_multimodal,
+    is_transposed,
+    linear_layers,
+    refuse_misplaced_targets,
+    resolve_saved_modules,
+)
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 EXPERTS_CLAUSE = (
@@ -73,8 +82,10 @@ def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
 
 
 @contextmanager
-def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
+def inject_lora(base: torch.nn.Module, lora: LoraSettings) -> Iterator[tuple[PeftModel, Targets]]:
     """Inject a new LoRA for training; on exit it is removed and the base model is bit for bit as before."""
+    targets = choose_targets(lora, base)
+    config = lora_config(lora, base, targets)
     try:
         keep_biases(base, config.bias)
         try:
@@ -95,7 +106,8 @@ def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel
         tie_weights(model)
         for name, weight in named_biases(model):  # with bias 'all', PEFT trains those behind a trained copy too
             weight.requires_grad_(weight.requires_grad and ".original_module." not in name)
-        yield model
+        refuse_misplaced_targets(targets, model)
+        yield model, targets
     finally:
         remove_peft_layers(base)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
@@ -22,7 +22,7 @@ from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed
 from ..inference import RunMeasurements
 from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
-from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
+from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, safe_save
 
 SAMPLE_EXAMPLES = 10  # in train_dataset_sample.json
 NOTHING_TO_MEASURE = (
@@ -65,9 +65,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.last_saved = start
         self.save_error = ""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **loop: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **loop: Any) -> None:
         if state.global_step:
             # The Trainer has loaded the optimizer and the scheduler of the checkpoint, with the values that its
             # run began with. Those of now apply from the next step on.
@@ -79,14 +77,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.controller.observe_initial(evaluation, state.global_step)
         self.step_log.begin_step()
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # A resumed run may have no step left. The Trainer looks at `should_training_stop` only after a step.
         if self.controller.is_over(state.global_step):
             raise RunOver
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the run folder after the first step, when there is something to save."""
         examples, folder = self._run_plan.data.examples, self._run_plan.folder
         if state.global_step != self._first:
@@ -96,16 +92,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder.open(self.controller.settings)
         sample = [{"value": examples[n].text} for n in range(min(SAMPLE_EXAMPLES, len(examples)))]
-        write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
+        safe_save.write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
 
     def _write_settings(self) -> None:
         """Write the settings that are in force, so that what reads them later knows of changes in mid-run."""
         folder = self._run_plan.folder
-        write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
+        safe_save.write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **loop: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **loop: Any) -> None:
         """Record the step and decide what follows; transformers saves and stops after this call."""
         if not logs or "loss" not in logs:
             return
@@ -194,7 +188,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             if is_full:
                 loras.free_disk_space(folder.path, folder.start)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Complete the checkpoint and remove older ones; if it failed, continue without it."""
         folder, controller, step = self._run_plan.folder, self.controller, state.global_step
         if not dist_env.is_main_process():  # only rank 0 keeps checkpoints

@@ -71,7 +71,7 @@ from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
 from ..inference import GENERAL_TOKENS
 from ..lora import compute_dtype
 from ..plan import RunController, RunPlan, StepLog
-from ..saving import WriteFn, gguf_export, save_with_fallbacks, write_record
+from ..saving import gguf_export, safe_save
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Checkpoint:
     words: str
 
 
-def save_and_record(trained: TrainingResult, write: WriteFn, host: Host, job: Job) -> JobEnded:
+def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Host, job: Job) -> JobEnded:
     """Save the LoRA, which `write` writes into a folder, and the records of its run."""
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     divergence, step_log = trained.divergence, trained.step_log
@@ -116,7 +116,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, host: Host, job: Jo
     job.log.append(Stage(text=f"Saving {noun}"))
     best = _best_checkpoint(trained)
     # First the weights, as all that follows may fail.
-    folder = save_with_fallbacks(
+    folder = safe_save.save_with_fallbacks(
         run_folder, host.folders, partial(loras.copy_weights, best.folder) if best else write, job
     )
     is_done = controller.is_over(trained.step)
@@ -126,7 +126,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, host: Host, job: Jo
     entry = _log_entry(trained, outcome, best, job)
     if folder is not run_folder:
         # The records move to the LoRA that was saved elsewhere; in its own folder the run counts as stopped.
-        write_record(lambda: run_folder.copy_records_to(folder), folder.path, job.log)
+        safe_save.write_record(lambda: run_folder.copy_records_to(folder), folder.path, job.log)
         stopped = entry | {"ended": "stopped", "ended_because": f"the LoRA was saved in {folder.path} instead"}
         with suppress(OSError):  # it may be unwritable, which is why the LoRA is elsewhere
             write_json(run_folder.path / LOG, run_files.log_entry(stopped))
@@ -200,10 +200,10 @@ def _write_records(
     )
     marks = [Mark(step, name) for step, name in checkpoints.items()]
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
-    write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
-    write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
-    write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
-    write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
+    safe_save.write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
+    safe_save.write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
+    safe_save.write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
+    safe_save.write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
 def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:

@@ -58,12 +58,9 @@ from ..inference import SampleCallback, prepare_for_host
 from ..lora import (
     adapted_layers,
     add_param_count,
-    choose_targets,
     compute_dtype,
     inject_lora,
     load_initial_weights,
-    lora_config,
-    refuse_misplaced_targets,
     refuse_shape_mismatch,
     removed_message,
     slow_dtype_advice,
@@ -366,15 +363,13 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
         base.requires_grad_(True)  # restored with the other flags of the borrowed model
         yield base
         return
-    targets = choose_targets(settings.lora, base)
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
-    config = lora_config(settings.lora, base, targets)
-    for note in tied_layer_notes(targets.names, config.modules_to_save or (), base):
-        job.log.append(Note(text=note))
-    for advice in unused_bias_advice(settings.lora, base, targets.names):
-        job.log.append(Advice(text=advice.text))
-    with inject_lora(base, config) as model:
-        refuse_misplaced_targets(targets, model)
+    with inject_lora(base, settings.lora) as (model, targets):
+        saved = model.peft_config[model.active_adapter].modules_to_save
+        for note in tied_layer_notes(targets.names, saved or (), base):
+            job.log.append(Note(text=note))
+        for advice in unused_bias_advice(settings.lora, base, targets.names):
+            job.log.append(Advice(text=advice.text))
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
         if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
             load_initial_weights(model, folder.initial_lora)

@@ -17,7 +17,6 @@ from training_pro.engine.lora import (
     count_layer_names,
     inject_lora,
     load_lora,
-    lora_config,
     remove_peft_layers,
 )
 from training_pro.engine.peft_engine import PeftEngine
@@ -146,8 +145,7 @@ def test_a_vision_model_gets_its_lora_on_the_text_part():
     parts = {"text_config": CONFIGS["gemma3"][1], "vision_config": vision, "mm_tokens_per_image": 4}
     base = transformers.AutoModelForCausalLM.from_config(transformers.Gemma3Config(**parts, image_token_index=100))
     assert any("vision_tower" in name for name, _ in base.named_modules())
-    lora, targets = lora_settings("all-linear"), targets_of(base, "all-linear")
-    with inject_lora(base, lora_config(lora, base, targets)) as model:
+    with inject_lora(base, lora_settings("all-linear")) as (model, targets):
         adapted = [name for name, _ in model.named_modules() if name.endswith(".lora_A")]
     assert len(adapted) == len(targets.names) == 14 and all("language_model" in name for name in adapted)
 
