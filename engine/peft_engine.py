@@ -238,14 +238,14 @@ def _model_in_use(host: Host, job: Job) -> Iterator[None]:
     """Say that the job starts, and free the memory that it took at its end."""
     job.log.append(Stage(text="Starting"))
     _refuse_without_torch(host)
-    from .compute import free_memory
+    from .compute import failures
 
     try:
         yield
     except BaseException as error:
-        free_memory(error)
+        failures.free_memory(error)
         raise
-    free_memory()
+    failures.free_memory()
 
 
 def _refuse_without_torch(host: Host) -> None:

@@ -26,9 +26,9 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from ..lora import autocast_model
+from ..lora import evaluation_context
 from .hf_private import attention_of, preserve_attention
-from .objective import eval_mode, packed_logits, probe_texts
+from .objective import packed_logits, probe_texts
 
 PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
 EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of them differently
@@ -359,9 +359,7 @@ def use_packed_attention(base: Any) -> Iterator[bool]:
         # Both implementations on two short texts in one row. A model may ignore the switch, or fail with it.
         with (
             suppress(ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError),
-            torch.no_grad(),
-            eval_mode(base),
-            autocast_model(base),
+            evaluation_context(base),
         ):
             expected = packed_logits(base, texts)
             base.set_attn_implementation(ATTENTION_NAME)

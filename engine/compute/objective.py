@@ -17,7 +17,7 @@ import torch
 from ...core.errors import SettingsError
 from ...data.examples import Example, ExampleDatasets
 from ...settings.definitions import LearningSettings, TrainingSettings
-from ..lora import HALF_PRECISION, autocast_model, compute_dtype, is_tf32_enabled
+from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
 from . import loss
 from .collator import Batch, collate
 from .loss import LossFunction, TokenLosses
@@ -61,7 +61,7 @@ class ModelCapabilities:
 def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
     """Test packing and the chunked loss; SettingsError if packing is 'on' and the model mixes examples."""
     packing = settings.machine.packing
-    with torch.no_grad(), eval_mode(model), autocast_model(model):
+    with evaluation_context(model):
         texts = probe_texts(model)
         loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
@@ -109,21 +109,6 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
         f"in this model, packed examples can see each other (leak {leak:.2g}, where 1 means that they are "
         "not separated at all)"
     )
-
-
-@contextmanager
-def eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Set the model to eval mode within this context, without dropout, and restore each module's mode."""
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    for module, _ in modes:
-        if type(module).__name__ == "Linear4bit":
-            module.training = True  # in eval mode, bitsandbytes repacks its weights permanently on some CPUs
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from ...core.host import Host
 from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import read_training_prompt, run_files
-from ..compute import eval_mode, unpacked_to_generate
-from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
+from ..compute import unpacked_to_generate
+from ..lora import adapter, autocast_model, pause_training_mode
 from ..plan import RunPlan, StepLog
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
@@ -35,7 +35,7 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     if question.as_chat:
         # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
         style = chat_prompt_style(tokenizer, tokenizer.bos)
-        if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))).has_messages:
+        if question.lora and (info := read_training_prompt(adapter.lora_folder(question.lora, host))).has_messages:
             bos = tokenizer.bos if info.starts_with_bos else None
             style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
     else:
@@ -56,14 +56,14 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         streamer.on_finalized_text = log_piece  # which it calls with each finished piece of the answer
         generate_ids(model.eval(), [ids], question, raw_tokenizer, job, streamer)
 
-    with without_loras(host) as (base, _):
+    with adapter.without_loras(host) as (base, _):
         if question.include_base or not question.lora:
             job.log.append(Stage(text="Generating without a LoRA"))
             write(base, "without")
         if question.lora and not job.control.asked(Request.STOP):
             job.log.append(Stage(text=f"Generating with {question.lora}"))
-            folder = lora_folder(question.lora, host)
-            with loaded_lora(base, folder, question.lora, question.strength) as model:
+            folder = adapter.lora_folder(question.lora, host)
+            with adapter.loaded_lora(base, folder, question.lora, question.strength) as model:
                 write(model, "with")
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
 
@@ -166,7 +166,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
     def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
         started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
         with self._logged_errors(f"Samples could not be generated {when}"):
-            with pause_training_mode(model), eval_mode(model):
+            with pause_training_mode(model):
                 count = len(self.prompts)
                 for number, prompt in enumerate(self.prompts, start=1):
                     of = f" for prompt {number} of {count}" if count > 1 else ""
@@ -197,7 +197,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             has_lora = hasattr(model, "disable_adapter")
             without = ""  # once full fine-tuning has changed the model itself
             if has_lora or not step:
-                with disable_lora(model) if has_lora else nullcontext():
+                with adapter.disable_lora(model) if has_lora else nullcontext():
                     without = self._answer(model, prompt)
         # Before the first step, all lora_B weights are zero, unless a finished LoRA is trained further.
         untrained = step == 0 and not any(p.any() for name, p in model.named_parameters() if "lora_B" in name)
@@ -209,7 +209,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
     def estimate_seconds(self, model: Any) -> float:
         """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
         prompt, times = max(self.prompts, key=lambda prompt: len(prompt.ids)), []
-        with pause_training_mode(model), eval_mode(model):
+        with pause_training_mode(model):
             for tokens in (1, 1, TIMED_TOKENS):  # the first is a warm-up
                 started = time.perf_counter()
                 count = len(self._generate(model, prompt, tokens))

@@ -28,7 +28,7 @@ from ...data.readers import LoadedText
 from ...data.rows import RowDataset, Tokenizer, detect_prompt_style
 from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count, plural
-from ..lora import lora_folder
+from ..lora import adapter
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, ExampleSequence, Group, GroupSums, Numbers, ProgressFn, lora_phrase, measure_each
 
@@ -62,7 +62,7 @@ class PerplexityInput:
 
 def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Measure a dataset with each LoRA in turn, and restore the model."""
-    folders = [(str(lora), lora_folder(lora, host)) for lora in request.loras]
+    folders = [(str(lora), adapter.lora_folder(lora, host)) for lora in request.loras]
     if not request.data.strip():
         raise DataError("No dataset is chosen. Choose one, then measure again.")
     path, card = dataset_index.locate_dataset(request.data, host.folders), get_model_card(host)

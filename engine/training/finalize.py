@@ -67,7 +67,7 @@ from ...records.report import (
 from ...schedulers import describe_phases
 from ...settings.definitions import FULL_FINETUNE
 from ...train_utils import checkpoint_step, duration
-from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
+from ..compute import ModelCapabilities, failures
 from ..inference import GENERAL_TOKENS
 from ..lora import compute_dtype
 from ..plan import RunController, RunPlan, StepLog
@@ -86,7 +86,7 @@ class TrainingResult:
     save_error: str
     model_info: Mapping[str, Any]
     recalls: Sequence[RecallMeasured] = ()  # in order
-    divergence: DivergenceError | None = None
+    divergence: failures.DivergenceError | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
     graph = [*graph_entries(step_log.graph)]
     if divergence and divergence.spoiled:  # the last finite checkpoint is saved, or nothing
         for checkpoint in loras.checkpoints_with_weights(run_folder.path):
-            if not is_finite_checkpoint(checkpoint):
+            if not failures.is_finite_checkpoint(checkpoint):
                 loras.remove_checkpoint(checkpoint)
                 text = f"{checkpoint.name} contains weights that are NaN or infinite, so it was deleted."
                 job.log.append(Note(text=text))

@@ -40,7 +40,6 @@ from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import plural
 from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
 from ..compute import (
-    DivergenceError,
     MachineMonitor,
     ModelCapabilities,
     Objective,
@@ -48,27 +47,12 @@ from ..compute import (
     apply_machine_settings,
     compile_layers,
     distributed,
-    explain_out_of_memory,
-    limit_vram,
-    out_of_memory_error,
+    failures,
     patch_lora_layers,
     probe_model,
 )
 from ..inference import SampleCallback, prepare_for_host
-from ..lora import (
-    adapted_layers,
-    add_param_count,
-    compute_dtype,
-    inject_lora,
-    load_initial_weights,
-    refuse_shape_mismatch,
-    removed_message,
-    slow_dtype_advice,
-    snapshot_adapters,
-    tied_layer_notes,
-    unused_bias_advice,
-    without_loras,
-)
+from ..lora import adapted_layers, adapter, add_param_count, compute_dtype, slow_dtype_advice, tied_layer_notes
 from ..plan import RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver
@@ -86,7 +70,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
     with keep_awake:
         # Whatever can be refused is refused before the model is touched.
         if folder.initial_lora is not None:
-            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+            adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
         if folder.start is not None:
             with suppress(DataError):  # said when the data are read
                 for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
@@ -134,14 +118,14 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
         start, restart, step = result.last_saved, result.controller.restart, result.step
         assert start is not None and restart is not None
         if restart.frees_gpu:
-            names, attach_again = host.model_status().loras, snapshot_adapters(host)
+            names, attach_again = host.model_status().loras, adapter.snapshot_adapters(host)
             host.unload()
             text = f"Paused after step {step} until you resume the run; the model is unloaded"
             job.log.append(Stage(text=text, kind=StageKind.PAUSED))
             job.control.wait_while_paused()
             if job.control.asked(Request.STOP):
                 if names:
-                    text = f"The model stays unloaded, so {removed_message(names)}"
+                    text = f"The model stays unloaded, so {adapter.removed_message(names)}"
                     job.log.append(Note(text=text))
                 if job.control.asked(Request.DISCARD):
                     return end_discarded_run(run_plan.folder, step)
@@ -182,7 +166,7 @@ def _train_segment(
         safe_save.unload_if_trained(settings, host, job),
         borrow_base_model(host, job) as base,
         distributed.explain_lost_process(),
-        explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
+        failures.explain_out_of_memory(lambda: failures.out_of_memory_error(base.device, run_plan.remedies)),
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, settings)
@@ -197,19 +181,19 @@ def _train_segment(
 
         # Whatever the Trainer and its callback need was created above and is passed in, and the result has no
         # reference to the model, so that it is free once this function has returned.
-        divergence: DivergenceError | None = None
+        divergence: failures.DivergenceError | None = None
         with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
                 run_plan, model, objective, sums, callback, host.folders.training, samples, *reporters
             )
             try:
-                with limit_vram(trainer.args.device), suppress(RunOver):
+                with failures.limit_vram(trainer.args.device), suppress(RunOver):
                     trainer.train(resume_from_checkpoint=str(start) if start else None)
                 if callback.controller.restart is None:  # for the verdict; the last checkpoint is on disk
                     callback.measurements.recall_at_end(trainer.state.global_step)
                 monitor.observe(at_once=True)
                 trainer.refuse_broken_weights()  # the last step may have broken the weights
-            except DivergenceError as error:
+            except failures.DivergenceError as error:
                 if first and trainer.state.global_step == state.step:
                     raise  # there is nothing to save
                 divergence = error
@@ -307,7 +291,7 @@ def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: J
 @contextmanager
 def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
     """Yield the host's model without its LoRAs, which are put back and logged."""
-    with without_loras(host) as (base, names):
+    with adapter.without_loras(host) as (base, names):
         if names:
             are = plural(len(names), "is", "are")
             text = f"{', '.join(names)} {are} detached for this run and attached again afterward."
@@ -364,15 +348,15 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
         yield base
         return
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
-    with inject_lora(base, settings.lora) as (model, targets):
+    with adapter.inject_lora(base, settings.lora) as (model, targets):
         saved = model.peft_config[model.active_adapter].modules_to_save
         for note in tied_layer_notes(targets.names, saved or (), base):
             job.log.append(Note(text=note))
-        for advice in unused_bias_advice(settings.lora, base, targets.names):
+        for advice in adapter.unused_bias_advice(settings.lora, base, targets.names):
             job.log.append(Advice(text=advice.text))
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
         if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
-            load_initial_weights(model, folder.initial_lora)
+            adapter.load_initial_weights(model, folder.initial_lora)
         if not settings.machine.compile:
             patch_lora_layers(model)
         yield model

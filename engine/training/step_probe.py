@@ -20,16 +20,7 @@ from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_ba
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
-from ..compute import (
-    BatchSplitter,
-    ModelCapabilities,
-    Objective,
-    explain_out_of_memory,
-    limit_vram,
-    measure_peak,
-    out_of_memory_error,
-    probe_model,
-)
+from ..compute import ModelCapabilities, Objective, failures, measure_peak, probe_model
 from ..inference import RunMeasurements, SampleCallback
 from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan, StepLog
@@ -47,8 +38,8 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (
-            explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
-            limit_vram(base.device),
+            failures.explain_out_of_memory(lambda: failures.out_of_memory_error(base.device, run_plan.remedies)),
+            failures.limit_vram(base.device),
             model_ready_to_train(base, run_plan, job) as model,
         ):
             capabilities = probe_model(model, settings)
@@ -114,7 +105,7 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
             free=0,
         )
 
-    measured = next(BatchSplitter().run(longest, measure))
+    measured = next(failures.BatchSplitter().run(longest, measure))
     return replace(measured, too_large=len(longest) if measured.batch_size < len(longest) else 0)
 
 
