@@ -138,9 +138,9 @@ def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Ite
         folder = choose_run_folder(settings, host.folders, resume)
         folder.refuse_without_start()
         if folder.initial_lora is not None:
-            from .lora import refuse_shape_mismatch
+            from .lora import adapter
 
-            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+            adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
     except TrainingProError as error:
         yield from (problem("name", line) for line in str(error).splitlines())
 

@@ -224,9 +224,9 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     if report.kept_aside:
         read = report.evaluations * report.kept_aside.tokens
     if settings.aside.recall_passages:
-        recall = plan_recall(report.recall_tokens, report.tokens, epochs)
-        read += recall.tokens
-        yield note("recall_passages", recall.words)
+        recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs)
+        read += recall_tokens
+        yield note("recall_passages", words)
     samples = report.sample_rounds * (PROMPT_COUNT if isinstance(asked, str) else len(asked))
     folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
     workload = Workload(report.tokens * epochs, read, samples)
@@ -238,14 +238,14 @@ def _model_in_use(host: Host, job: Job) -> Iterator[None]:
     """Say that the job starts, and free the memory that it took at its end."""
     job.log.append(Stage(text="Starting"))
     _refuse_without_torch(host)
-    from .compute import free_memory
+    from .compute import failures
 
     try:
         yield
     except BaseException as error:
-        free_memory(error)
+        failures.free_memory(error)
         raise
-    free_memory()
+    failures.free_memory()
 
 
 def _refuse_without_torch(host: Host) -> None:

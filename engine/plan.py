@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import Remedy
 from ..core.files import Count
 from ..core.host import DeviceMemory, ModelCard
-from ..core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request, Step
+from ..core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ..data.prepare import TrainingData
 from ..data.report import MemoryModel, find_remedies
 from ..records.folder import RunFolder, run_files
@@ -180,10 +180,9 @@ class BatchingPhases:
 
 
 class StepLog:
-    """Collects loss, tokens and time of each step."""
+    """Collects the steps of a run, with the smoothed loss and the time of each."""
 
-    def __init__(self, steps_per_epoch: int, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
-        self._steps_per_epoch = steps_per_epoch
+    def __init__(self, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self.graph: list[GraphItem] = [*graph]
         self.smoothed = smoothed
         self._step_start = time.monotonic()
@@ -199,40 +198,14 @@ class StepLog:
         if was_paused and self._step_end is not None:
             self._step_end += seconds
 
-    def add(
-        self,
-        step: int,
-        loss: float,
-        norm: float | None,
-        rates: LrPlan,
-        tokens: int,
-        by_source: Mapping[str, float],
-        *,
-        phase: str,
-        examples: int,
-    ) -> Step:
-        """Log a finished step."""
+    def end_step(self, loss: float) -> tuple[float, float, float]:
+        """Return the smoothed loss, the seconds of the step, and those since the step before it."""
         self.smoothed = smooth_loss(self.smoothed, loss)
         now = time.monotonic()
         extra_seconds = 0.0 if self._step_end is None else max(0.0, self._step_start - self._step_end)
-        finished = Step(
-            step=step,
-            steps=rates.steps,
-            epoch=step / self._steps_per_epoch,
-            loss=loss,
-            smoothed=self.smoothed,
-            learning_rate=rates.rate(step),
-            gradient_norm=norm,
-            tokens=tokens,
-            seconds=now - self._step_start,
-            extra_time=extra_seconds,
-            by_source=by_source,
-            phase=phase,
-            examples=examples,
-        )
+        seconds = now - self._step_start
         self._step_start = self._step_end = now
-        self.graph.append(finished)
-        return finished
+        return self.smoothed, seconds, extra_seconds
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""
@@ -309,18 +282,13 @@ class BestStep:
 
 
 @dataclass
-class Patience:
+class Patience(BestStep):
     """Counts evaluations in a row without improvement; part of every checkpoint."""
 
-    measure: str = ""
-    best: float | None = None
     waited: int = 0
-    loss: float | None = None  # along with the best accuracy
 
-    def look(self, evaluation: Evaluation, keep_best: str) -> None:
-        best = BestStep(self.measure, self.best, loss=self.loss)
-        is_better = best.look(*evaluation.measure_for(keep_best), evaluation.loss)
-        self.measure, self.best, self.loss = best.measure, best.value, best.loss
+    def count(self, evaluation: Evaluation, keep_best: str) -> None:
+        is_better = self.look(*evaluation.measure_for(keep_best), evaluation.loss)
         self.waited = 0 if is_better else self.waited + 1
 
 
@@ -391,9 +359,9 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")
-        if patience.best is None:
+        if patience.value is None:
             return f"the validation loss was NaN or infinite in {times}"
-        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
+        return f"the {patience.measure} did not improve on {patience.value:.4f} in {times}"
     return ""
 
 
@@ -460,7 +428,7 @@ class RunController:
     def observe_initial(self, evaluation: Evaluation, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
-        self._patience.look(evaluation, keep_best)
+        self._patience.count(evaluation, keep_best)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
             self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
 
@@ -523,7 +491,7 @@ class RunController:
             self.live_changes.append({"step": state.step, "before": old, "after": new})
             self._log.append(LiveSettingsChanged(step=state.step, changes=changes))
         if evaluation is not None and not evaluation.asked:
-            self._patience.look(evaluation, self.live.saving.keep_best)
+            self._patience.count(evaluation, self.live.saving.keep_best)
         if self._take(Request.WIND_DOWN, state):
             self._wind_down(state.step, "as requested")
         if Request.STOP not in state.requests and not self.stopped_by:

@@ -20,9 +20,9 @@ from ...core.jobs import Job, Step
 from ...data.examples import Example, Examples, Passage
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
-from ...engine.compute import DivergenceError, probe_model, use_packed_attention
+from ...engine.compute import failures, probe_model, use_packed_attention
 from ...engine.inference import eval_loop, evidence, generation
-from ...engine.lora import loaded_lora, without_loras
+from ...engine.lora import adapter, evaluation_context
 from ...engine.peft_engine import PeftEngine
 from ...engine.tokenizer import make_working_tokenizer
 from ...hosts.standalone import StandaloneHost, standalone_folders
@@ -191,7 +191,7 @@ class Lab:
         job = Job("training", NAME)
         try:
             ended = PeftEngine().train(settings, self.host, job)
-        except DivergenceError:
+        except failures.DivergenceError:
             return None
         if ended.outcome == "failed":
             return None
@@ -218,7 +218,7 @@ class Lab:
         passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
         assert passages is not None
         folder = self.host.folders.loras / NAME if is_trained else None
-        with without_loras(self.host) as (base, _), loaded_lora(base, folder, NAME) as model:
+        with adapter.without_loras(self.host) as (base, _), adapter.loaded_lora(base, folder, NAME) as model:
             answered = self._ask(model, data.questions)
             with use_packed_attention(base):
                 capabilities = probe_model(model, settings)
@@ -260,7 +260,7 @@ class Lab:
     def _reply(self, model: Any, prompts: list[list[int]]) -> list[str]:
         request = AnswerRequest("", max_tokens=ANSWER_TOKENS, temperature=0)
         tokenizer = self.tokenizer.tokenizer
-        with eval_loop.evaluation_context(model):
+        with evaluation_context(model):
             replies = generation.generate_ids(model, prompts, request, tokenizer, Job("answer", NAME))
         return [tokenizer.decode(ids, skip_special_tokens=True) for ids in replies]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from ..lora import evaluation_context
+from .hf_private import attention_of, preserve_attention
+from .objective import packed_logits, probe_texts
 
 PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
 EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of them differently
 ROTARY_FUNCTION = "apply_rotary_pos_emb"
 # PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more.
 LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
+ATTENTION_NAME = "training_pro_documents"
+ROWS_AT_ONCE = 1024  # of the mask
+ATTENTION_TOLERANCE, HALF_ATTENTION_TOLERANCE = 1e-4, 5e-2
 
 
 @contextmanager
@@ -271,3 +281,93 @@ class AddLora(torch.autograd.Function):  # type: ignore[misc]
         d_down = d_hidden.t() @ inputs
         d_rows = (d_hidden @ down).to(ctx.rows_dtype) if ctx.needs_input_grad[1] else None
         return grad, d_rows, d_down.to(ctx.weight_dtype), d_up.to(ctx.weight_dtype), None
+
+
+def packed_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """Return where each text begins, and the end of the row; the usual mask if it is of another kind."""
+
+    def mask_rows(start: int, count: int, *, skip: bool = False) -> torch.Tensor | None:
+        mask: torch.Tensor | None = sdpa_mask(
+            batch_size, count, kv_length, q_offset=start, allow_is_causal_skip=skip, **kwargs
+        )
+        return mask
+
+    # For a packed row, transformers does not allow the skip of a causal mask (5.6.2 and 5.23.0); this is how it is
+    # told from other rows.
+    if not allow_is_causal_skip and (batch_size, q_length, q_offset) == (1, kv_length, 0):
+        bounds = _text_bounds(mask_rows, q_length)
+        if bounds is not None:
+            return bounds
+    return mask_rows(q_offset, q_length, skip=allow_is_causal_skip)
+
+
+def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: int) -> torch.Tensor | None:
+    """Return the bounds, or None if a row sees anything but its own text up to itself."""
+    # A few rows of the mask at a time: all rows of 16,000 tokens take 2.4 GB.
+    first = torch.empty(0, dtype=torch.long)
+    for start in range(0, length, ROWS_AT_ONCE):
+        rows = mask_rows(start, min(ROWS_AT_ONCE, length - start))
+        if rows is None or rows.dtype != torch.bool:
+            return None
+        visible = rows[0, 0]
+        positions = torch.arange(start, start + len(visible), device=visible.device)
+        block = visible.to(torch.uint8).argmax(-1)  # the first position that each row sees
+        first = torch.cat([first.to(block.device), block])
+        if not bool((visible.sum(-1) == positions - block + 1).all()) or not bool((first[block] == block).all()):
+            return None
+    positions = torch.arange(length, device=first.device)
+    begins = (first == positions).nonzero()[:, 0].cpu()  # on a GPU, each layer would synchronize to read them
+    return torch.cat([begins, torch.tensor([length])])
+
+
+def packed_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend text by text if the mask holds their bounds, else as usual."""
+    if attention_mask is None or attention_mask.dim() != 1:
+        output: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **kwargs
+        )
+        return output
+    lengths = attention_mask.diff().tolist()
+    texts = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
+    return torch.cat([sdpa_attention_forward(module, *text, None, **kwargs)[0] for text in texts], dim=1), None
+
+
+@contextmanager
+def use_packed_attention(base: Any) -> Iterator[bool]:
+    """Attend text by text within this context, if the results agree; yields whether they do."""
+    if attention_of(base) != "sdpa" or not hasattr(base, "set_attn_implementation"):
+        yield False
+        return
+    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
+    texts, agrees = probe_texts(base), False
+    with preserve_attention(base):
+        # Both implementations on two short texts in one row. A model may ignore the switch, or fail with it.
+        with (
+            suppress(ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError),
+            evaluation_context(base),
+        ):
+            expected = packed_logits(base, texts)
+            base.set_attn_implementation(ATTENTION_NAME)
+            difference = (packed_logits(base, texts) - expected).norm()
+            is_half = base.dtype not in (torch.float32, torch.float64)
+            tolerance = HALF_ATTENTION_TOLERANCE if is_half else ATTENTION_TOLERANCE
+            agrees = attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+        if agrees:
+            yield True
+    if not agrees:
+        yield False

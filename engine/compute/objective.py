@@ -1,4 +1,9 @@
-"""The one place where a batch becomes a loss: in training, in an evaluation and in the test of one step."""
+"""The one place where a batch becomes a loss: in training, in an evaluation and in the test of one step.
+
+Before the first step, it is tested what the model supports: packing, and a loss from the supervised rows only.
+No config says whether a model separates the examples packed into one row: some derive positions from a mask, some
+have no positions, some carry a state along. So it is tested: two short texts in one row against each alone.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,101 @@ from typing import Any
 
 import torch
 
+from ...core.errors import SettingsError
 from ...data.examples import Example, ExampleDatasets
-from ...settings.definitions import LearningSettings
-from .capabilities import ModelCapabilities
+from ...settings.definitions import LearningSettings, TrainingSettings
+from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
+from . import loss
 from .collator import Batch, collate
 from .loss import LossFunction, TokenLosses
+
+PROBE_LENGTH = 24
+# Largest leak between packed texts, relative to running them together: in float32, and where equal values at
+# another position of a row may round differently.
+MAX_LEAK, MAX_LEAK_COARSE = 1e-5, 0.1
+
+
+@dataclass(frozen=True)
+class ModelCapabilities:
+    """Loss function and packing for the model at hand, with the reasons for any fallback."""
+
+    loss: LossFunction
+    packed: bool
+    packing_refusal: str = ""
+    chunked_loss_refusal: str = ""
+
+    def notes(self) -> Iterator[str]:
+        """Yield the lines for the log of a run."""
+        if self.packed:
+            yield (
+                "Packing is on: the examples of a batch are processed as one sequence, which saves time. The "
+                "model still learns each example separately."
+            )
+        elif self.packing_refusal:
+            yield f"Packing is off: {self.packing_refusal}. Each batch is padded to its longest example."
+        if self.chunked_loss_refusal:
+            yield f"The loss is computed from all logits at once, because {self.chunked_loss_refusal}."
+
+    def as_log(self) -> dict[str, str]:
+        """Return the entries of training_log.json."""
+        packing = "on" if self.packed else ": ".join(filter(None, ["off", self.packing_refusal]))
+        loss_from = "supervised rows only"
+        if self.chunked_loss_refusal:
+            loss_from = f"from all logits: {self.chunked_loss_refusal}"
+        return {"packing": packing, "loss_from": loss_from}
+
+
+def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
+    """Test packing and the chunked loss; SettingsError if packing is 'on' and the model mixes examples."""
+    packing = settings.machine.packing
+    with evaluation_context(model):
+        texts = probe_texts(model)
+        loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
+        why_mixed = "" if packing == "off" else _find_leak(model, texts)
+    if packing == "on" and why_mixed:
+        raise SettingsError([f"Packing can't be used, because {why_mixed}. Choose auto or off."])
+    return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
+
+
+def probe_texts(model: Any) -> torch.Tensor:
+    """Return two short texts of random ids, the same ones each time."""
+    generator = torch.Generator().manual_seed(7)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(0, vocabulary, (2, PROBE_LENGTH), generator=generator).to(model.device)
+
+
+def packed_logits(model: Any, texts: torch.Tensor, *, apart: bool = True) -> torch.Tensor:
+    """Return the logits of the texts in one row."""
+    row = texts.reshape(1, -1)
+    positions = torch.arange(row.shape[1], device=row.device)[None]
+    # Positions that begin again at 0 are what tells the model where a text begins.
+    positions = positions % texts.shape[1] if apart else positions
+    logits: torch.Tensor = model(input_ids=row, position_ids=positions, use_cache=False).logits
+    return logits.float()
+
+
+def _find_leak(model: Any, texts: torch.Tensor) -> str:
+    """Return why the two texts cannot share a row, or an empty string."""
+    alone = torch.cat([model(input_ids=text[None], use_cache=False).logits.float() for text in texts], 1)
+    try:
+        packed = [packed_logits(model, texts, apart=apart) for apart in (True, False)]
+    except (ValueError, RuntimeError, TypeError, IndexError, NotImplementedError) as error:
+        return f"this model does not accept position IDs ({type(error).__name__})"
+    # 0 where the second text is as if it were alone, 1 where it is as if the first one were a part of it.
+    apart, together = (float((logits - alone).norm() / alone.norm()) for logits in packed)
+    leak = apart / max(together, 1e-30)
+    rounds_coarsely = (
+        compute_dtype(model) in HALF_PRECISION
+        or model.dtype in (torch.bfloat16, torch.float16)
+        or (model.device.type == "cuda" and is_tf32_enabled())
+        or bool(getattr(model, "is_loaded_in_8bit", False))
+    )
+    if leak <= (MAX_LEAK_COARSE if rounds_coarsely else MAX_LEAK):
+        return ""
+    return (
+        f"in this model, packed examples can see each other (leak {leak:.2g}, where 1 means that they are "
+        "not separated at all)"
+    )
 
 
 @dataclass(frozen=True)

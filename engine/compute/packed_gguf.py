@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,19 +39,10 @@ Unpack = Callable[[torch.Tensor, int, torch.dtype], torch.Tensor]
 
 
 class GgufWeights(NamedTuple):
-    """How a model holds the weights of its file: the most frequent type, and what had to be unpacked."""
+    """How a model holds the weights of its file: the most frequent type, and a sentence on what is unpacked."""
 
     kind: str
-    unpacked: Mapping[str, int]  # bytes in memory by type
-
-    def notes(self) -> list[str]:
-        total = sum(self.unpacked.values())
-        if total < NOTED_BYTES:
-            return []
-        kinds = ", ".join(sorted(self.unpacked))
-        return [
-            f"Layers that can't be trained packed were unpacked ({kinds}), which takes {size(total)} of memory."
-        ]
+    note: str
 
 
 class PackedLinear(torch.nn.Linear):  # type: ignore[misc]
@@ -235,7 +226,8 @@ def load_gguf(parts: Sequence[Path], config: Any, dtype: torch.dtype, device: An
                     read = np.fromfile(part, np.uint8, int(tensor.n_bytes), offset=int(tensor.data_offset))
                     rows = read.reshape(height, -1)
                     rows = rows if np.array_equal(order, np.arange(height)) else rows[order]
-                    _pack(owner, torch.from_numpy(rows).to(device), width, ggml_type, dtype)
+                    blocks = torch.nn.Parameter(torch.from_numpy(rows).to(device), requires_grad=False)
+                    _pack(owner, blocks, width, ggml_type, dtype)
                     kinds[GGMLQuantizationType(ggml_type).name] += rows.nbytes
                     continue
             values = dequantize(tensor.data, tensor.tensor_type)
@@ -256,7 +248,11 @@ def load_gguf(parts: Sequence[Path], config: Any, dtype: torch.dtype, device: An
         raise ModelError(f"{words}. The file is incomplete, or made for another program. Download it again")
     model.to(device)
     if kinds:
-        model.gguf_weights = GgufWeights(kinds.most_common(1)[0][0], dict(unpacked))
+        total, note = sum(unpacked.values()), ""
+        if total >= NOTED_BYTES:
+            which = f"Layers that can't be trained packed were unpacked ({', '.join(sorted(unpacked))})"
+            note = f"{which}, which takes {size(total)} of memory."
+        model.gguf_weights = GgufWeights(kinds.most_common(1)[0][0], note)
     return model
 
 
@@ -297,7 +293,7 @@ def _row_order(processor: Any, name: str, height: int, width: int) -> Any:
     return order if is_moved else None
 
 
-def _pack(layer: Any, blocks: torch.Tensor, width: int, ggml_type: int, dtype: torch.dtype) -> None:
+def _pack(layer: Any, blocks: torch.nn.Parameter, width: int, ggml_type: int, dtype: torch.dtype) -> None:
     """Turn a layer in place into one with these blocks."""
     height = len(blocks)
     expected = {(height, width)} | ({(width, height)} if type(layer).__name__ == "Conv1D" else set())
@@ -306,7 +302,7 @@ def _pack(layer: Any, blocks: torch.Tensor, width: int, ggml_type: int, dtype: t
     is_embedding = isinstance(layer, torch.nn.Embedding)
     if not is_embedding:
         layer.in_features, layer.out_features = width, height
-    layer.weight = torch.nn.Parameter(blocks, requires_grad=False)
+    layer.weight = blocks
     layer.__class__ = PackedEmbedding if is_embedding else PackedLinear
     layer.ggml_type, layer.compute_dtype = ggml_type, dtype
 
@@ -327,8 +323,8 @@ def _tie_head(model: Any) -> None:
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     if head is None or not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         return
-    head.weight = embeddings.weight
     if isinstance(embeddings, PackedEmbedding):
-        head.in_features, head.out_features = embeddings.embedding_dim, embeddings.num_embeddings
-        head.__class__ = PackedLinear
-        head.ggml_type, head.compute_dtype = embeddings.ggml_type, embeddings.compute_dtype
+        width, ggml_type, dtype = embeddings.embedding_dim, embeddings.ggml_type, embeddings.compute_dtype
+        _pack(head, embeddings.weight, width, ggml_type, dtype)
+    else:
+        head.weight = embeddings.weight

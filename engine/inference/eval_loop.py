@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -12,22 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 
 from ...core.host import Host
 from ...core.jobs import EventLog, Job, Request, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
-from ..compute import (
-    BatchSplitter,
-    ModelCapabilities,
-    Objective,
-    distributed,
-    eval_mode,
-    probe_model,
-    use_packed_attention,
-)
-from ..lora import autocast_model, loaded_lora, model_device, preserve_rng, without_loras
+from ..compute import ModelCapabilities, Objective, distributed, failures, probe_model, use_packed_attention
+from ..lora import adapter, evaluation_context, model_device, preserve_rng
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 # The number of the group in which losses are added up: one for an example, or one for each of its tokens.
@@ -75,13 +65,6 @@ class GroupSums(NamedTuple):
         }
 
 
-@contextmanager
-def evaluation_context(model: Any) -> Iterator[None]:
-    """Evaluate within this context: no gradients, no dropout; module modes and random states are restored."""
-    with torch.no_grad(), preserve_rng(), eval_mode(model), autocast_model(model):
-        yield
-
-
 class EvalLoop:
     """Runs a model over examples in batches of similar length, of at most so many examples and padded tokens."""
 
@@ -118,7 +101,7 @@ class EvalLoop:
                     if stopped:
                         break
                     batch = [(examples[n], groups[n]) for n in indices]
-                    for _ in BatchSplitter().run(batch, partial(self._add, totals)):
+                    for _ in failures.BatchSplitter().run(batch, partial(self._add, totals)):
                         pass  # in parts if memory runs out
                     report(number / len(batches))
         except Exception as error:  # noqa: BLE001 - raised below, once the other processes know of it
@@ -175,7 +158,7 @@ class EvalLoop:
         add, began = partial(self._add, GroupSums(*np.zeros((3, 1)))), time.perf_counter()
         with evaluation_context(self.model):
             for number in timed:
-                for _ in BatchSplitter().run([(examples[n], 0) for n in batches[number]], add):
+                for _ in failures.BatchSplitter().run([(examples[n], 0) for n in batches[number]], add):
                     pass
         share = sum(tokens[number] for number in timed) / sum(tokens)
         return float((time.perf_counter() - began) / share)
@@ -197,11 +180,11 @@ def measure_each(
     results: list[Result] = []
     is_stopping = partial(job.control.asked, Request.STOP)
     # The model belongs to the host, which may be in a chat: it gets back its LoRAs, modes and random states.
-    with preserve_rng(), without_loras(host) as (base, _), use_packed_attention(base):
+    with preserve_rng(), adapter.without_loras(host) as (base, _), use_packed_attention(base):
         for name, folder in loras:
             if is_stopping():
                 break  # the rest is left out
-            with loaded_lora(base, folder, name) as model:
+            with adapter.loaded_lora(base, folder, name) as model:
                 # Probed anew with each LoRA: it decides which loss and whether packing give the right result.
                 capabilities = probe_model(model, settings)
                 eval_loop = EvalLoop(model, capabilities, is_stopping, max_tokens=SAVED_LORA_TOKENS)

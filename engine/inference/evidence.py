@@ -29,7 +29,6 @@ from ...core.jobs import (
     RecallFigures,
     RecallMeasured,
     Request,
-    Stage,
     event_words,
     events,
 )
@@ -47,18 +46,18 @@ from ...data.examples import (
     pick_passages,
 )
 from ...data.load import load_dataset
-from ...data.prepare import TrainingData, prepare
+from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
 from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from ...train_utils import checkpoint_step
-from ..lora import lora_folder
+from ..lora import adapter
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 from .eval_loop import EvalLoop, GroupSums, ProgressFn, measure_each
 from .generation import generate_ids
-from .perplexity import load_context, row_input, window_input
+from .perplexity import load_context, prepare_for_host, row_input, window_input
 
 # Short passages would say less about forgetting: a model that was trained on prose expects prose sooner.
 GENERAL_PASSAGES, GENERAL_PASSAGE_TOKENS = 8, 256
@@ -176,7 +175,7 @@ def measure_passages(
 
 def measure_recall(lora: LoraName, host: Host, job: Job, passage_count: int = RECALL_PASSAGES) -> JobEnded:
     """Measure the model without the LoRA and with it, write both into the LoRA's folder, and restore the model."""
-    folder, card = lora_folder(lora, host), get_model_card(host)
+    folder, card = adapter.lora_folder(lora, host), get_model_card(host)
     run_folder, settings, data = data_of_lora(folder, host, card, job)
     if read_json(run_folder / records.LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
@@ -223,16 +222,7 @@ def data_of_lora(
             "trained with Training PRO."
         )
     settings = training_settings(files.load_settings(parameters, host.folders.datasets).values)
-    data = prepare(
-        settings,
-        host.folders,
-        card,
-        make_working_tokenizer(card.tokenizer, host.chat_template()),
-        lambda text, share: job.log.append(Stage(text=text, share=share)),
-        keep=not host.read_only_reason,
-        is_stopped=lambda: job.control.asked(Request.STOP),
-    )
-    return run_folder, settings, data
+    return run_folder, settings, prepare_for_host(settings, host, card, job)
 
 
 def _contains(pattern: str) -> Callable[[str], bool]:
@@ -302,13 +292,13 @@ def measure_evidence(lora: LoraName, host: Host, job: Job) -> JobEnded:
     except NoPassageError as error:  # such as rows with short replies
         job.log.append(Note(text=str(error)))
     event = measure_besides_recall(lora, host, job)
-    text, folder = event_words.evidence_verdict(event, recall), lora_folder(lora, host)
+    text, folder = event_words.evidence_verdict(event, recall), adapter.lora_folder(lora, host)
     return JobEnded(outcome="finished", text=text, folder=folder)
 
 
 def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> EvidenceMeasured:
     """Measure without the LoRA and with it, restore the model, and write the result into the LoRA's folder."""
-    started, folder, card = time.monotonic(), lora_folder(lora_name, host), get_model_card(host)
+    started, folder, card = time.monotonic(), adapter.lora_folder(lora_name, host), get_model_card(host)
     _, settings, data = data_of_lora(folder, host, card, job)
     # The general texts are read with default settings, whatever the run's were. The rise of their loss with a LoRA
     # is what the LoRA made the model forget.

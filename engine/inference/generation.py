@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from transformers import StoppingCriteriaList, TextStreamer, set_seed
+from transformers import StoppingCriteriaList, TextStreamer, TrainerCallback, set_seed
 
 from ...core.engine import AnswerRequest
-from ...core.errors import ModelError
+from ...core.errors import ModelError, first_line
+from ...core.files import write_json
 from ...core.host import Host
-from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
+from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
-from ...records.folder import read_training_prompt
-from ..compute import eval_mode, unpacked_to_generate
-from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
-from ..plan import RunPlan
+from ...records.folder import read_training_prompt, run_files
+from ..compute import unpacked_to_generate
+from ..lora import adapter, autocast_model, pause_training_mode
+from ..plan import RunPlan, StepLog
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
 TIMED_TOKENS = 9  # tokens of the answer that is timed
@@ -33,7 +35,7 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     if question.as_chat:
         # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
         style = chat_prompt_style(tokenizer, tokenizer.bos)
-        if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))).has_messages:
+        if question.lora and (info := read_training_prompt(adapter.lora_folder(question.lora, host))).has_messages:
             bos = tokenizer.bos if info.starts_with_bos else None
             style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
     else:
@@ -54,14 +56,14 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         streamer.on_finalized_text = log_piece  # which it calls with each finished piece of the answer
         generate_ids(model.eval(), [ids], question, raw_tokenizer, job, streamer)
 
-    with without_loras(host) as (base, _):
+    with adapter.without_loras(host) as (base, _):
         if question.include_base or not question.lora:
             job.log.append(Stage(text="Generating without a LoRA"))
             write(base, "without")
         if question.lora and not job.control.asked(Request.STOP):
             job.log.append(Stage(text=f"Generating with {question.lora}"))
-            folder = lora_folder(question.lora, host)
-            with loaded_lora(base, folder, question.lora, question.strength) as model:
+            folder = adapter.lora_folder(question.lora, host)
+            with adapter.loaded_lora(base, folder, question.lora, question.strength) as model:
                 write(model, "with")
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
 
@@ -99,55 +101,115 @@ def generate_ids(
     return cast("list[list[int]]", output[:, ids.shape[1] :].tolist())
 
 
-class SampleGenerator:
-    """Sample prompts of a run, with a cache of the model's answers without the LoRA."""
+class SampleCallback(TrainerCallback):  # type: ignore[misc]
+    """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
 
-    def __init__(self, run: RunPlan, host: Host, job: Job, earlier: Iterable[SampleGenerated]) -> None:
-        self._run, self._host, self._job = run, host, job
-        self._base_answers = {sample.prompt: sample.without for sample in earlier}
+    def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job, first: int) -> None:
+        """`first` is the number of steps already done."""
+        self._run_plan, self._step_log, self._host, self._job = run_plan, step_log, host, job
+        self._folder, self._has_folder = run_plan.folder.path, False
+        earlier = run_files.read_samples(self._folder) if first else []
+        self._samples = [sample for sample in earlier if sample.step <= first]
 
     @cached_property
     def _tokenizer(self) -> WorkingTokenizer:
-        return make_working_tokenizer(self._run.card.tokenizer, self._host.chat_template())
+        return make_working_tokenizer(self._run_plan.card.tokenizer, self._host.chat_template())
 
     @cached_property
     def _style(self) -> PromptStyle:
-        run = self._run
+        run = self._run_plan
         return detect_prompt_style(run.settings, self._host.folders, self._tokenizer, run.data.examples)
 
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The user's prompts, or beginnings of training examples."""
-        asked = self._run.settings.samples.sample_prompts
-        return make_prompts(asked, self._style, self._tokenizer, self._run.data.examples)
+        asked = self._run_plan.settings.samples.sample_prompts
+        return make_prompts(asked, self._style, self._tokenizer, self._run_plan.data.examples)
 
-    def prompt_info(self) -> dict[str, Any]:
-        """Return the content of training_prompt.json."""
-        examples = self._run.data.examples
-        middle = examples[len(examples) // 2]  # a book begins with its title page
-        return self._style.as_json(self._run.settings, middle.text)
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Sample for the step before, whose checkpoint is on disk by now."""
+        step = state.global_step
+        if not state.is_world_process_zero:
+            return
+        interval = self._planned_interval(step)
+        if self._job.control.take(Request.SAMPLE) or (interval > 0 and step % interval == 0):
+            self._sample(model, step)
 
-    def sample(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the prompt info once the first step has created the folder."""
+        if state.is_world_process_zero and not self._has_folder:
+            self._has_folder = True
+            started = time.monotonic()
+            with self._logged_errors("The LoRA's prompt format could not be saved"):
+                examples = self._run_plan.data.examples
+                middle = examples[len(examples) // 2]  # a book begins with its title page
+                prompt_info = self._style.as_json(self._run_plan.settings, middle.text)
+                write_json(self._folder / run_files.TRAINING_PROMPT, prompt_info)
+                if self._samples:  # from before there was a folder
+                    run_files.write_samples(self._folder, self._samples)
+            self._step_log.exclude_time(time.monotonic() - started)
+
+    def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
+        """Sample at the end of the run, after the LoRA was saved into this folder."""
+        self._folder = folder
+        wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
+        if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
+            self._sample(model, step, "Saving the records")
+
+    def _planned_interval(self, step: int) -> int:
+        """Return the steps from one sample to the next; 0 if none are planned or this step has its own already."""
+        every = self._run_plan.settings.samples.sample_every
+        if every == "never" or any(sample.step == step for sample in self._samples):
+            return 0
+        return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
+
+    def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
+        started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
+        with self._logged_errors(f"Samples could not be generated {when}"):
+            with pause_training_mode(model):
+                count = len(self.prompts)
+                for number, prompt in enumerate(self.prompts, start=1):
+                    of = f" for prompt {number} of {count}" if count > 1 else ""
+                    self._job.log.append(Stage(text=f"Generating a sample{of} {when}"))
+                    with self._logged_errors(f"The sample for {prompt.text[:40]!r} failed {when}"):
+                        if sampled := self._answer_both(model, prompt, step):
+                            self._samples.append(sampled)
+                            self._job.log.append(sampled)
+            if self._has_folder:
+                run_files.write_samples(self._folder, self._samples)
+        training = Stage(text="Training", kind=StageKind.TRAINING)
+        self._job.log.append(Stage(text=next_stage) if next_stage else training)
+        self._step_log.exclude_time(time.monotonic() - started)
+
+    @contextmanager
+    def _logged_errors(self, failure: str) -> Iterator[None]:
+        """Log any error within this context; the run continues."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
+            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))
+
+    def _answer_both(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""
-        without = self._base_answers.get(prompt.text)
+        # Training does not change the answer without the LoRA.
+        without = next((sample.without for sample in self._samples if sample.prompt == prompt.text), None)
         if without is None:
             has_lora = hasattr(model, "disable_adapter")
             without = ""  # once full fine-tuning has changed the model itself
             if has_lora or not step:
-                with disable_lora(model) if has_lora else nullcontext():
+                with adapter.disable_lora(model) if has_lora else nullcontext():
                     without = self._answer(model, prompt)
         # Before the first step, all lora_B weights are zero, unless a finished LoRA is trained further.
         untrained = step == 0 and not any(p.any() for name, p in model.named_parameters() if "lora_B" in name)
         text = without if untrained else self._answer(model, prompt)
         if self._job.control.asked(Request.STOP):
             return None
-        self._base_answers[prompt.text] = without
         return SampleGenerated(step=step, prompt=prompt.text, text=text, without=without)
 
     def estimate_seconds(self, model: Any) -> float:
         """Estimate the seconds of the longest answer by timing a short one; 0 if that is not possible."""
         prompt, times = max(self.prompts, key=lambda prompt: len(prompt.ids)), []
-        with pause_training_mode(model), eval_mode(model):
+        with pause_training_mode(model):
             for tokens in (1, 1, TIMED_TOKENS):  # the first is a warm-up
                 started = time.perf_counter()
                 count = len(self._generate(model, prompt, tokens))
@@ -163,11 +225,11 @@ class SampleGenerator:
         return str(self._tokenizer.tokenizer.decode(answer_ids, skip_special_tokens=True))
 
     def _generate(self, model: Any, prompt: Prompt, max_tokens: int) -> list[int]:
-        settings = self._run.settings
+        settings = self._run_plan.settings
         temperature, seed = settings.samples.sample_temperature, settings.what.weights_seed
         question = AnswerRequest(prompt.text, max_tokens=max_tokens, temperature=temperature, seed=seed)
         return generate_ids(model, [prompt.ids], question, self._tokenizer.tokenizer, self._job)[0]
 
     def _max_tokens(self, prompt: Prompt) -> int:
-        context, length = self._run.card.context, self._run.settings.samples.sample_length
+        context, length = self._run_plan.card.context, self._run_plan.settings.samples.sample_length
         return max(1, min(length, context - len(prompt.ids)) if context else length)

@@ -175,18 +175,11 @@ class RunMeasurements:
         return self._eval_loop.estimate_seconds([*self._examples, *continuations])
 
 
-class RecallCost(NamedTuple):
-    """The tokens that recall reads in a whole run, and in words, when and for how long."""
-
-    tokens: int
-    words: str
-
-
-def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> RecallCost:
-    """Plan the measurements of recall in a run of so many epochs, by the tokens of its passages."""
+def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> tuple[int, str]:
+    """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long."""
     if not passage_tokens:
         few = f"no text or reply of the training data has a passage of {MIN_PASSAGE_TOKENS} tokens"
-        return RecallCost(0, f"Recall is not measured, because {few}.")
+        return 0, f"Recall is not measured, because {few}."
     tokens = passage_tokens + GENERAL_TOKENS
     every = _epochs_between(tokens, epoch_tokens)
     share = FORWARD_SHARE * tokens / max(epoch_tokens, 1)
@@ -195,7 +188,7 @@ def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> Recall
     # One before the first step and one at the end, and those in between.
     between = math.ceil(epochs / every) - 1  # the last one is measured at the end
     when = "" if between < 1 else ", after each epoch" if every == 1 else f", every {every} epochs"
-    return RecallCost(
+    return (
         (2 + max(between, 0)) * tokens,
         "Recall (how much of the text the model reproduces word for word) is measured before the first step"
         f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}.",

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ... import train_utils
+from ...core import dist_env
 from ...core.engine import PerplexityRequest
 from ...core.errors import DataError, SettingsError, TrainingProError
 from ...core.evaluations_table import EvaluationRow
@@ -22,11 +23,12 @@ from ...data.arrow_store import Store
 from ...data.dataset_index import DatasetEntry
 from ...data.examples import IGNORE_INDEX, Example, Examples, Source, truncate_rows
 from ...data.load import PrepareContext, load_dataset
+from ...data.prepare import TrainingData, prepare
 from ...data.readers import LoadedText
 from ...data.rows import RowDataset, Tokenizer, detect_prompt_style
 from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count, plural
-from ..lora import lora_folder
+from ..lora import adapter
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, ExampleSequence, Group, GroupSums, Numbers, ProgressFn, lora_phrase, measure_each
 
@@ -60,7 +62,7 @@ class PerplexityInput:
 
 def measure_perplexity(request: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Measure a dataset with each LoRA in turn, and restore the model."""
-    folders = [(str(lora), lora_folder(lora, host)) for lora in request.loras]
+    folders = [(str(lora), adapter.lora_folder(lora, host)) for lora in request.loras]
     if not request.data.strip():
         raise DataError("No dataset is chosen. Choose one, then measure again.")
     path, card = dataset_index.locate_dataset(request.data, host.folders), get_model_card(host)
@@ -117,6 +119,20 @@ def load_context(settings: TrainingSettings, host: Host, card: ModelCard, job: J
         tokenizer,
         lambda text, share: job.log.append(Stage(text=text, share=share)),
         store=Store(host.folders.prepared_data),
+    )
+
+
+def prepare_for_host(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+    """Prepare the data of a run, or take them from the cache."""
+    return prepare(
+        settings,
+        host.folders,
+        card,
+        make_working_tokenizer(card.tokenizer, host.chat_template()),
+        lambda text, share: job.log.append(Stage(text=text, share=share)),
+        machine=host.memory(),
+        keep=dist_env.is_main_process() and not host.read_only_reason,
+        is_stopped=lambda: job.control.asked(Request.STOP),
     )
 
 

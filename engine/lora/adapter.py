@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeAlias, cast
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
@@ -37,7 +36,16 @@ from .peft_private import (
     unwrap_layer,
 )
 from .state_guards import preserve_model_state
-from .targets import ALL_LINEAR, Targets, is_multimodal, is_transposed, linear_layers, resolve_saved_modules
+from .targets import (
+    ALL_LINEAR,
+    Targets,
+    choose_targets,
+    is_multimodal,
+    is_transposed,
+    linear_layers,
+    refuse_misplaced_targets,
+    resolve_saved_modules,
+)
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 EXPERTS_CLAUSE = (
@@ -74,8 +82,10 @@ def lora_config(lora: LoraSettings, model: Any, targets: Targets) -> LoraConfig:
 
 
 @contextmanager
-def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel]:
+def inject_lora(base: torch.nn.Module, lora: LoraSettings) -> Iterator[tuple[PeftModel, Targets]]:
     """Inject a new LoRA for training; on exit it is removed and the base model is bit for bit as before."""
+    targets = choose_targets(lora, base)
+    config = lora_config(lora, base, targets)
     try:
         keep_biases(base, config.bias)
         try:
@@ -96,7 +106,8 @@ def inject_lora(base: torch.nn.Module, config: LoraConfig) -> Iterator[PeftModel
         tie_weights(model)
         for name, weight in named_biases(model):  # with bias 'all', PEFT trains those behind a trained copy too
             weight.requires_grad_(weight.requires_grad and ".original_module." not in name)
-        yield model
+        refuse_misplaced_targets(targets, model)
+        yield model, targets
     finally:
         remove_peft_layers(base)
 
@@ -349,48 +360,37 @@ def load_initial_weights(model: PeftModel, folder: Path) -> None:
         )
 
 
-@dataclass(frozen=True)
-class AdapterSnapshot:
-    """The LoRAs on a model, without any of its own weights, while it leaves memory."""
+def snapshot_adapters(host: Host) -> Callable[[], None]:
+    """Copy the LoRAs on the host's model, and return a function that attaches them to it when it is loaded again.
 
-    names: tuple[str, ...] = ()
-    adapters: Mapping[str, tuple[PeftConfig, dict[str, torch.Tensor]]] = field(default_factory=dict)
-    active: tuple[str, ...] = ()
-    strengths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    Their folders are not read again, since they may have changed.
+    """
+    if host.model_status().problem or not isinstance(loaded := host.loaded_model().model, PeftModel):
+        return lambda: None
+    names, active = host.loaded_model().loras, list(loaded.active_adapters)
+    adapters = {name: (config, adapter_state(loaded, name)) for name, config in loaded.peft_config.items()}
+    scalings = {name: getattr(layer, "scaling", None) for name, layer in loaded.named_modules()}
+    strengths = {name: dict(scaling) for name, scaling in scalings.items() if isinstance(scaling, dict)}
 
-    def attach_lora(self, host: Host) -> None:
-        """Restore the same LoRAs with their strengths, without reading their folders, which may have changed."""
-        if not self.adapters:
-            return
+    def attach() -> None:
         base: Any = host.loaded_model().model
-        first = next(iter(self.adapters))
+        first = next(iter(adapters))
         with preserve_model_state(base), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT gave them when these LoRAs were first loaded
-            keep_biases(base, bias_of(self.adapters[first][0]))
-            model = get_peft_model(base, self.adapters[first][0], adapter_name=first)
-            for name, (config, weights) in self.adapters.items():
+            keep_biases(base, bias_of(adapters[first][0]))
+            model = get_peft_model(base, adapters[first][0], adapter_name=first)
+            for name, (config, weights) in adapters.items():
                 if name != first:
                     model.add_adapter(name, config)
                 set_peft_model_state_dict(model, weights, adapter_name=name)
-            for layer, strengths in self.strengths.items():
-                model.get_submodule(layer).scaling.update(strengths)
-            model.base_model.set_adapter(list(self.active))
+            for layer, strength in strengths.items():
+                model.get_submodule(layer).scaling.update(strength)
+            model.base_model.set_adapter(active)
             # PEFT makes a new LoRA trainable; this one is only used.
             model.requires_grad_(False)
-            host.set_loras(model.eval(), self.names)
+            host.set_loras(model.eval(), names)
 
-
-def snapshot_adapters(host: Host) -> AdapterSnapshot:
-    """Snapshot the LoRAs on the host's model; empty if no model is loaded."""
-    if host.model_status().problem or not isinstance(model := host.loaded_model().model, PeftModel):
-        return AdapterSnapshot()
-    scalings = {name: getattr(layer, "scaling", None) for name, layer in model.named_modules()}
-    return AdapterSnapshot(
-        names=host.loaded_model().loras,
-        adapters={name: (config, adapter_state(model, name)) for name, config in model.peft_config.items()},
-        active=tuple(model.active_adapters),
-        strengths={name: dict(scaling) for name, scaling in scalings.items() if isinstance(scaling, dict)},
-    )
+    return attach
 
 
 def removed_message(names: Sequence[str]) -> str:

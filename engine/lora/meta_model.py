@@ -18,7 +18,7 @@ from ...core.model_shape import ParamCounts
 from ...data.report import has_exact_size
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from .adapter import inject_lora, lora_config, unused_bias_advice
-from .targets import choose_targets, has_experts, is_linear, outer_layers, refuse_misplaced_targets
+from .targets import choose_targets, has_experts, is_linear, outer_layers
 
 
 def build_meta_model(card: ModelCard) -> Any:
@@ -62,12 +62,9 @@ def _meta_model_or_none(host: Host) -> Any:
 @contextmanager
 def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
     """Inject the LoRA on the meta device."""
-    targets = choose_targets(lora, base)
-    config = lora_config(lora, base, targets)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")  # PEFT repeats them in the run, where they are logged
-        with inject_lora(base, config) as model:
-            refuse_misplaced_targets(targets, model)
+        with inject_lora(base, lora) as (model, _):
             yield model
 
 

@@ -85,7 +85,7 @@ def preserve_model_state(model: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def pause_training_mode(model: torch.nn.Module) -> Iterator[None]:
     """Let a model in training generate; on exit training continues as if nothing had happened."""
-    with preserve_rng(), _preserve_modes(model):
+    with preserve_rng(), _eval_mode(model):
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = False
@@ -111,6 +111,24 @@ def _preserve_modes(model: Any) -> Iterator[None]:
             setattr(module, name, mode)
         if getattr(model.config, "use_cache", None) != use_cache:
             model.config.use_cache = use_cache
+
+
+@contextmanager
+def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Set the model to eval mode within this context, without dropout, and restore each module's mode."""
+    with _preserve_modes(model):
+        model.eval()
+        for module in model.modules():
+            if type(module).__name__ == "Linear4bit":
+                module.training = True  # in eval mode, bitsandbytes repacks its weights permanently on some CPUs
+        yield
+
+
+@contextmanager
+def evaluation_context(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluate within this context: no gradients, no dropout; module modes and random states are restored."""
+    with torch.no_grad(), preserve_rng(), _eval_mode(model), autocast_model(model):
+        yield
 
 
 @contextmanager

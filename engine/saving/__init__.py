@@ -12,12 +12,10 @@ from .checkpoints import (
     load_run_state,
     refuse_changes,
 )
-from .safe_save import WriteFn, save_with_fallbacks, write_record
 
 __all__ = [
     "WRITE_ATTEMPTS",
     "RunState",
-    "WriteFn",
     "earlier_settings",
     "finalize_checkpoint",
     "gguf_export",
@@ -26,6 +24,4 @@ __all__ = [
     "merging",
     "refuse_changes",
     "safe_save",
-    "save_with_fallbacks",
-    "write_record",
 ]

@@ -19,7 +19,7 @@ from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
 from ...records.folder import choose_output, loras
-from ..lora import lora_folder, read_weights
+from ..lora import adapter
 
 Matrix: TypeAlias = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
     """Export the LoRA to a GGUF file; a file under the default name in the LoRA's folder is overwritten."""
     if find_spec("gguf") is None:
         raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
-    folder, name = lora_folder(request.lora, host).absolute(), str(request.lora)
+    folder, name = adapter.lora_folder(request.lora, host).absolute(), str(request.lora)
     out = loras.gguf_file(folder)
     if request.out:
         out = choose_output(request.out, host.folders, own=out.parent)
@@ -101,7 +101,7 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
 
 def _load_layers(folder: Path, config: Mapping[str, Any], lora_name: str) -> dict[str, LayerDelta]:
     """Layers by their names in transformers; SavingError with all problems if GGUF cannot hold them."""
-    weights: Tensors = {key: tensor.float().numpy() for key, tensor in read_weights(folder).items()}
+    weights: Tensors = {key: tensor.float().numpy() for key, tensor in adapter.read_weights(folder).items()}
     problems: list[str] = []
     peft_type = str(config.get("peft_type", "LORA"))
     extra = [name for name in weights if not (LORA_KEY.match(name) or BASE_LAYER_KEY.search(name))]

@@ -21,7 +21,7 @@ from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
-from ..lora import KEPT_BIASES, load_lora, lora_folder, remove_peft_layers, translate_write_errors, without_loras
+from ..lora import adapter
 from .safe_save import save_model
 
 ADAPTER = "merged"
@@ -32,14 +32,14 @@ Weights = Mapping[str, torch.Tensor]
 
 def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     """Merge LoRA and model and save the result as safetensors, with config and tokenizer."""
-    folder, out = lora_folder(request.lora, host), choose_output(request.out, host.folders)
+    folder, out = adapter.lora_folder(request.lora, host), choose_output(request.out, host.folders)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise SavingError(
             f"{out} already exists and is not an empty folder. Choose a folder that does not exist yet."
         )
     card = get_model_card(host)
     # Without the LoRAs that the user has attached: only the one that was asked for is merged.
-    with without_loras(host) as (base, _):
+    with adapter.without_loras(host) as (base, _):
         precision = describe_precision(base)
         is_packed = hasattr(base, "gguf_weights")
         if is_packed or precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
@@ -70,7 +70,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
         try:
             inner.mkdir(parents=True)
             _save(base, weights, inner, request.shard_size or SETTINGS["shard_size"].default)
-            with translate_write_errors():
+            with adapter.translate_write_errors():
                 card.tokenizer.save_pretrained(inner)
             if out.is_dir():
                 out.rmdir()  # it is empty
@@ -91,9 +91,9 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
     names = {id(weight): name for name, weight in base.named_parameters()}
-    load_lora(base, folder, ADAPTER, called=lora_name)
+    adapter.load_lora(base, folder, ADAPTER, called=lora_name)
     try:
-        for weight, _ in vars(base).get(KEPT_BIASES, ()):
+        for weight, _ in vars(base).get(adapter.KEPT_BIASES, ()):
             changed[names[id(weight)]] = weight.detach().to("cpu", copy=True)
         with torch.no_grad():
             for name, layer in base.named_modules():
@@ -110,7 +110,7 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
                 module = re.sub(r"(\.base_layer)+$", "", name)
                 changed |= {f"{module}.{each}": weight for each, weight in layer_weights.items()}
     finally:
-        remove_peft_layers(base)
+        adapter.remove_peft_layers(base)
     # Names that the model does not have would be saved and never loaded.
     unknown = sorted(changed.keys() - weights.keys())
     if unknown:
@@ -153,7 +153,7 @@ def _save(base: Any, weights: Weights, folder: Path, shard_size: str) -> None:
         for config in configs:
             if untied:
                 config.tie_word_embeddings = False
-        with translate_write_errors():
+        with adapter.translate_write_errors():
             save_model(base, folder, state_dict=state_dict, max_shard_size=shard_size)
     finally:  # saving modifies the config too
         for config, values in zip(configs, saved, strict=True):

@@ -20,7 +20,7 @@ from ...core.host import Folders, Host
 from ...core.jobs import Advice, EventLog, Job, Note, Request, RunPlanned
 from ...records.folder import RunFolder, loras
 from ...settings.definitions import TrainingSettings
-from ..lora import adapter, removed_message, translate_write_errors
+from ..lora import adapter
 from ..plan import RunPlan
 
 WriteFn = Callable[[Path], None]
@@ -113,7 +113,7 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
         if settings.lora.whole_model and any(isinstance(event, RunPlanned) for event in job.log.since(0)):
             names = host.model_status().loras
             host.unload()
-            removed = f" {removed_message(names)}" if names else ""
+            removed = f" {adapter.removed_message(names)}" if names else ""
             unloaded = "The run changed the weights of the loaded model, so Training PRO unloaded it."
             again = f"It will load the model again when you need it.{removed}"
             job.log.append(Note(text=f"{unloaded} {again}"))
@@ -128,7 +128,7 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     # Training switches the cache off; saved so, the model would generate without it for whoever loads it.
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
-        with translate_write_errors():
+        with adapter.translate_write_errors():
             save_model(model, folder, max_shard_size=run.settings.machine.shard_size)
             run.card.tokenizer.save_pretrained(folder)
     finally:

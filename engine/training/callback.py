@@ -1,31 +1,28 @@
-"""What happens between two steps: records, decisions, requests, evaluations, checkpoints, samples."""
+"""What happens between two steps: records, decisions, requests, evaluations, checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ...core import dist_env
-from ...core.errors import first_line
-from ...core.files import is_disk_full, write_error_reason, write_json
-from ...core.host import Host
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind
+from ...core.files import is_disk_full, write_error_reason
+from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind, Step
 from ...records.folder import PARAMETERS, loras
 from ...records.folder import run_files as record
 from ...records.report import graph_entries
 from ...train_utils import format_count
-from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed, eval_mode
-from ..inference import RunMeasurements, SampleGenerator
-from ..lora import pause_training_mode
+from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed
+from ..inference import RunMeasurements
 from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
-from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, write_record
+from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, safe_save
 
 SAMPLE_EXAMPLES = 10  # in train_dataset_sample.json
 NOTHING_TO_MEASURE = (
@@ -58,7 +55,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._first = state.step + 1
         self._unchangeable = state.unchangeable
         self._reason = ""
-        self.step_log = StepLog(run_plan.plan.steps_per_epoch, state.graph, state.smoothed)
+        self.step_log = StepLog(state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
         self.measurements = RunMeasurements(
             run_plan, model, capabilities, job, self.step_log.graph, state.recalls, self.phases.ends_with
@@ -68,9 +65,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.last_saved = start
         self.save_error = ""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **loop: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **loop: Any) -> None:
         if state.global_step:
             # The Trainer has loaded the optimizer and the scheduler of the checkpoint, with the values that its
             # run began with. Those of now apply from the next step on.
@@ -82,14 +77,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.controller.observe_initial(evaluation, state.global_step)
         self.step_log.begin_step()
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # A resumed run may have no step left. The Trainer looks at `should_training_stop` only after a step.
         if self.controller.is_over(state.global_step):
             raise RunOver
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the run folder after the first step, when there is something to save."""
         examples, folder = self._run_plan.data.examples, self._run_plan.folder
         if state.global_step != self._first:
@@ -99,16 +92,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder.open(self.controller.settings)
         sample = [{"value": examples[n].text} for n in range(min(SAMPLE_EXAMPLES, len(examples)))]
-        write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
+        safe_save.write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
 
     def _write_settings(self) -> None:
         """Write the settings that are in force, so that what reads them later knows of changes in mid-run."""
         folder = self._run_plan.folder
-        write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
+        safe_save.write_record(lambda: folder.write_settings(self.controller.settings), folder.path, self._log)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **loop: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **loop: Any) -> None:
         """Record the step and decide what follows; transformers saves and stops after this call."""
         if not logs or "loss" not in logs:
             return
@@ -119,15 +110,24 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             phase = self.phases.phase_of_step(step)
             if step > 1 and phase != self.phases.phase_of_step(step - 1):
                 self._log.append(Note(text=f"Batch order from step {step} on: {phase}."))
-        progress = self.step_log.add(
-            step,
-            float(logs["loss"]),
-            None if norm is None else float(norm),
-            self.controller.rates,
-            *self._sums.take(),
+        loss, rates, (tokens, by_source) = float(logs["loss"]), self.controller.rates, self._sums.take()
+        smoothed, seconds, extra_time = self.step_log.end_step(loss)
+        progress = Step(
+            step=step,
+            steps=rates.steps,
+            epoch=step / plan.steps_per_epoch,
+            loss=loss,
+            smoothed=smoothed,
+            learning_rate=rates.rate(step),
+            gradient_norm=None if norm is None else float(norm),
+            tokens=tokens,
+            seconds=seconds,
+            extra_time=extra_time,
+            by_source=by_source,
             phase=phase,
             examples=plan.examples_in_step(step),
         )
+        self.step_log.graph.append(progress)
         self._log.append(progress)
         self._monitor.observe_step(progress)
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
@@ -188,7 +188,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             if is_full:
                 loras.free_disk_space(folder.path, folder.start)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Complete the checkpoint and remove older ones; if it failed, continue without it."""
         folder, controller, step = self._run_plan.folder, self.controller, state.global_step
         if not dist_env.is_main_process():  # only rank 0 keeps checkpoints
@@ -245,78 +245,3 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 "accumulation. The effective batch size stays the same, but steps take longer."
             )
         )
-
-
-class SampleCallback(TrainerCallback):  # type: ignore[misc]
-    """Samples before the first step, at the chosen steps, when the user asks for it, and at the end."""
-
-    def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job, first: int) -> None:
-        """`first` is the number of steps already done."""
-        self._run_plan, self._step_log, self._job = run_plan, step_log, job
-        earlier = record.read_samples(run_plan.folder.path) if first else []
-        self._samples = [sample for sample in earlier if sample.step <= first]
-        self._generator = SampleGenerator(run_plan, host, job, self._samples)
-        self._folder = run_plan.folder.path
-        self._has_folder = False
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
-    ) -> None:
-        """Sample for the step before, whose checkpoint is on disk by now."""
-        step = state.global_step
-        if not state.is_world_process_zero:
-            return
-        interval = self._planned_interval(step)
-        if self._job.control.take(Request.SAMPLE) or (interval > 0 and step % interval == 0):
-            self._sample(model, step)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the prompt info once the first step has created the folder."""
-        if state.is_world_process_zero and not self._has_folder:
-            self._has_folder = True
-            started = time.monotonic()
-            with self._logged_errors("The LoRA's prompt format could not be saved"):
-                write_json(self._folder / record.TRAINING_PROMPT, self._generator.prompt_info())
-                if self._samples:  # from before there was a folder
-                    record.write_samples(self._folder, self._samples)
-            self._step_log.exclude_time(time.monotonic() - started)
-
-    def sample_at_end(self, model: Any, step: int, folder: Path) -> None:
-        """Sample at the end of the run, after the LoRA was saved into this folder."""
-        self._folder = folder
-        wanted = self._job.control.take(Request.SAMPLE) or self._planned_interval(step)
-        if wanted and self._has_folder and not self._job.control.asked(Request.STOP):
-            self._sample(model, step, "Saving the records")
-
-    def _planned_interval(self, step: int) -> int:
-        """Return the steps from one sample to the next; 0 if none are planned or this step has its own already."""
-        every = self._run_plan.settings.samples.sample_every
-        if every == "never" or any(sample.step == step for sample in self._samples):
-            return 0
-        return self._run_plan.plan.steps_per_epoch if every == "epoch" else int(every)
-
-    def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
-        started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
-        with self._logged_errors(f"Samples could not be generated {when}"):
-            with pause_training_mode(model), eval_mode(model):
-                prompts = self._generator.prompts
-                for number, prompt in enumerate(prompts, start=1):
-                    of = f" for prompt {number} of {len(prompts)}" if len(prompts) > 1 else ""
-                    self._job.log.append(Stage(text=f"Generating a sample{of} {when}"))
-                    with self._logged_errors(f"The sample for {prompt.text[:40]!r} failed {when}"):
-                        if sampled := self._generator.sample(model, prompt, step):
-                            self._samples.append(sampled)
-                            self._job.log.append(sampled)
-            if self._has_folder:
-                record.write_samples(self._folder, self._samples)
-        training = Stage(text="Training", kind=StageKind.TRAINING)
-        self._job.log.append(Stage(text=next_stage) if next_stage else training)
-        self._step_log.exclude_time(time.monotonic() - started)
-
-    @contextmanager
-    def _logged_errors(self, failure: str) -> Iterator[None]:
-        """Log any error within this context; the run continues."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
-            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))

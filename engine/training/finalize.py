@@ -67,11 +67,11 @@ from ...records.report import (
 from ...schedulers import describe_phases
 from ...settings.definitions import FULL_FINETUNE
 from ...train_utils import checkpoint_step, duration
-from ..compute import DivergenceError, ModelCapabilities, is_finite_checkpoint
+from ..compute import ModelCapabilities, failures
 from ..inference import GENERAL_TOKENS
 from ..lora import compute_dtype
 from ..plan import RunController, RunPlan, StepLog
-from ..saving import WriteFn, gguf_export, save_with_fallbacks, write_record
+from ..saving import gguf_export, safe_save
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class TrainingResult:
     save_error: str
     model_info: Mapping[str, Any]
     recalls: Sequence[RecallMeasured] = ()  # in order
-    divergence: DivergenceError | None = None
+    divergence: failures.DivergenceError | None = None
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class _Checkpoint:
     words: str
 
 
-def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, job: Job) -> JobEnded:
+def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Host, job: Job) -> JobEnded:
     """Save the LoRA, which `write` writes into a folder, and the records of its run."""
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     divergence, step_log = trained.divergence, trained.step_log
     graph = [*graph_entries(step_log.graph)]
     if divergence and divergence.spoiled:  # the last finite checkpoint is saved, or nothing
         for checkpoint in loras.checkpoints_with_weights(run_folder.path):
-            if not is_finite_checkpoint(checkpoint):
+            if not failures.is_finite_checkpoint(checkpoint):
                 loras.remove_checkpoint(checkpoint)
                 text = f"{checkpoint.name} contains weights that are NaN or infinite, so it was deleted."
                 job.log.append(Note(text=text))
@@ -116,8 +116,8 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     job.log.append(Stage(text=f"Saving {noun}"))
     best = _best_checkpoint(trained)
     # First the weights, as all that follows may fail.
-    folder = save_with_fallbacks(
-        run_folder, folders, partial(loras.copy_weights, best.folder) if best else write, job
+    folder = safe_save.save_with_fallbacks(
+        run_folder, host.folders, partial(loras.copy_weights, best.folder) if best else write, job
     )
     is_done = controller.is_over(trained.step)
     outcome: events.Outcome = "failed" if divergence else "finished" if is_done else "stopped"
@@ -126,7 +126,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
     entry = _log_entry(trained, outcome, best, job)
     if folder is not run_folder:
         # The records move to the LoRA that was saved elsewhere; in its own folder the run counts as stopped.
-        write_record(lambda: run_folder.copy_records_to(folder), folder.path, job.log)
+        safe_save.write_record(lambda: run_folder.copy_records_to(folder), folder.path, job.log)
         stopped = entry | {"ended": "stopped", "ended_because": f"the LoRA was saved in {folder.path} instead"}
         with suppress(OSError):  # it may be unwritable, which is why the LoRA is elsewhere
             write_json(run_folder.path / LOG, run_files.log_entry(stopped))
@@ -138,7 +138,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         recalls=trained.recalls,
         planned=0 if is_done or divergence else run_plan.plan.steps,
     )
-    _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, folders, job)
+    _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, host.folders, job)
     with suppress(OSError, SavingError):
         folder.recover()
         run_folder.recover()
@@ -164,6 +164,7 @@ def save_and_record(trained: TrainingResult, write: WriteFn, folders: Folders, j
         text = f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {kept_step}"
         messages.append(f"{text}, so the model is better without this LoRA.")
     text = "\n".join(filter(None, [*messages, verdict.text]))
+    _save_as_gguf(folder.path, host, job)
     return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind)
 
 
@@ -199,10 +200,10 @@ def _write_records(
     )
     marks = [Mark(step, name) for step, name in checkpoints.items()]
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
-    write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
-    write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
-    write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
-    write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
+    safe_save.write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
+    safe_save.write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
+    safe_save.write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
+    safe_save.write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 
 
 def end_discarded_run(folder: RunFolder, step: int) -> JobEnded:
@@ -252,17 +253,15 @@ def _describe_file(file: Path) -> dict[str, str]:
     return {"base_gguf": file.name, "base_sha256": digest.hexdigest()}
 
 
-def save_as_gguf(ended: JobEnded, host: Host, job: Job) -> None:
+def _save_as_gguf(lora: Path, host: Host, job: Job) -> None:
     """Save a LoRA for llama.cpp too if its model is a GGUF file; where the format lacks something, say what."""
-    base = read_json(ended.folder / gguf_export.CONFIG, {}).get("base_model_name_or_path") if ended.folder else ""
-    if not str(base).endswith(".gguf"):
+    if not str(read_json(lora / gguf_export.CONFIG, {}).get("base_model_name_or_path")).endswith(".gguf"):
         return
-    assert ended.folder is not None
     try:
-        file = gguf_export.export_gguf(GgufRequest(ended.folder), host)
+        file = gguf_export.export_gguf(GgufRequest(lora), host)
         job.log.append(Note(text=f"The LoRA for llama.cpp is in {file}"))
     except TrainingProError as error:
-        job.log.append(Advice(text=f"There is no {ended.folder.name}.gguf. {error}"))
+        job.log.append(Advice(text=f"There is no {lora.name}.gguf. {error}"))
 
 
 def _log_entry(
@@ -346,15 +345,12 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     try:
         if not folder.is_dir():
             return
-        graph: Sequence[Mapping[str, Any]]
-        if ended.folder is not None:
-            graph, log = read_graph(folder), read_log(folder)
-        else:  # it crashed, and no records were written: the curve of its last checkpoint, then of its events
+        graph: Sequence[Mapping[str, Any]] = read_graph(folder)
+        log = read_log(folder)
+        if ended.folder is None:  # it crashed, and no records were written: the curve of its events
+            every = (*planned.earlier, *events)
+            graph = [graph_entry(event) for event in every if isinstance(event, (Step, EvaluationDone))]
             log = {}
-            since = [graph_entry(event) for event in events if isinstance(event, (Step, EvaluationDone))]
-            checkpoints = loras.resumable_checkpoints(folder)
-            saved = run_files.read_state(checkpoints[-1].folder).get("graph", []) if checkpoints else []
-            graph = [*(entry for entry in saved if entry["current_steps"] < since[0]["current_steps"]), *since]
         samples, entry = read_samples(folder), inventory.read_entry(folder, folders)
         data = ReportData(events=events, ended=ended, graph=graph, samples=samples, log=log, lora=entry)
         write_text(folder / REPORT, render_report(data))

@@ -30,25 +30,16 @@ from ...core.jobs import (
 )
 from ...data.dataset_index import find_datasets
 from ...data.examples import find_example_datasets
-from ...data.prepare import TrainingData, prepare
+from ...data.prepare import TrainingData
 from ...data.report import evaluation_interval, sample_interval
-from ...records.folder import (
-    RunFolder,
-    loras,
-)
+from ...records.folder import RunFolder, loras
 from ...records.report import write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import plural
-from ..checks import (
-    base_weight_findings,
-    dora_problems,
-    loaded_model_problems,
-    raise_problems,
-)
+from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
 from ..compute import (
-    DivergenceError,
     MachineMonitor,
     ModelCapabilities,
     Objective,
@@ -56,34 +47,16 @@ from ..compute import (
     apply_machine_settings,
     compile_layers,
     distributed,
-    explain_out_of_memory,
-    limit_vram,
-    out_of_memory_error,
+    failures,
     patch_lora_layers,
     probe_model,
 )
-from ..lora import (
-    adapted_layers,
-    add_param_count,
-    choose_targets,
-    compute_dtype,
-    inject_lora,
-    load_initial_weights,
-    lora_config,
-    refuse_misplaced_targets,
-    refuse_shape_mismatch,
-    removed_message,
-    slow_dtype_advice,
-    snapshot_adapters,
-    tied_layer_notes,
-    unused_bias_advice,
-    without_loras,
-)
+from ..inference import SampleCallback, prepare_for_host
+from ..lora import adapted_layers, adapter, add_param_count, compute_dtype, slow_dtype_advice, tied_layer_notes
 from ..plan import RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
-from ..tokenizer import make_working_tokenizer
-from .callback import RunCallback, RunOver, SampleCallback
-from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record, save_as_gguf
+from .callback import RunCallback, RunOver
+from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
 from .outside import attach_reporters, prevent_sleep
 from .trainer import RunTrainer
 
@@ -97,7 +70,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
     with keep_awake:
         # Whatever can be refused is refused before the model is touched.
         if folder.initial_lora is not None:
-            refuse_shape_mismatch(settings.lora, folder.initial_lora)
+            adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
         if folder.start is not None:
             with suppress(DataError):  # said when the data are read
                 for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
@@ -145,23 +118,21 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
         start, restart, step = result.last_saved, result.controller.restart, result.step
         assert start is not None and restart is not None
         if restart.frees_gpu:
-            snapshot = snapshot_adapters(host)
+            names, attach_again = host.model_status().loras, adapter.snapshot_adapters(host)
             host.unload()
             text = f"Paused after step {step} until you resume the run; the model is unloaded"
             job.log.append(Stage(text=text, kind=StageKind.PAUSED))
             job.control.wait_while_paused()
             if job.control.asked(Request.STOP):
-                if snapshot.names:
-                    text = f"The model stays unloaded, so {removed_message(snapshot.names)}"
+                if names:
+                    text = f"The model stays unloaded, so {adapter.removed_message(names)}"
                     job.log.append(Note(text=text))
                 if job.control.asked(Request.DISCARD):
                     return end_discarded_run(run_plan.folder, step)
-                ended = save_and_record(result, partial(loras.copy_weights, start), host.folders, job)
-                save_as_gguf(ended, host, job)
-                return ended
+                return save_and_record(result, partial(loras.copy_weights, start), host, job)
             job.log.append(Note(text=f"Resuming after step {step}: loading the model again."))
             host.reload(run_plan.card)
-            snapshot.attach_lora(host)
+            attach_again()
         state = load_run_state(start)
         _, maximum = SETTINGS["epochs"].bounds or (0, math.inf)  # settings above it could not be read on a resume
         added = min(restart.more_epochs + job.control.take_epochs(), maximum - run_plan.settings.steps.epochs)
@@ -195,7 +166,7 @@ def _train_segment(
         safe_save.unload_if_trained(settings, host, job),
         borrow_base_model(host, job) as base,
         distributed.explain_lost_process(),
-        explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
+        failures.explain_out_of_memory(lambda: failures.out_of_memory_error(base.device, run_plan.remedies)),
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, settings)
@@ -210,19 +181,19 @@ def _train_segment(
 
         # Whatever the Trainer and its callback need was created above and is passed in, and the result has no
         # reference to the model, so that it is free once this function has returned.
-        divergence: DivergenceError | None = None
+        divergence: failures.DivergenceError | None = None
         with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
                 run_plan, model, objective, sums, callback, host.folders.training, samples, *reporters
             )
             try:
-                with limit_vram(trainer.args.device), suppress(RunOver):
+                with failures.limit_vram(trainer.args.device), suppress(RunOver):
                     trainer.train(resume_from_checkpoint=str(start) if start else None)
                 if callback.controller.restart is None:  # for the verdict; the last checkpoint is on disk
                     callback.measurements.recall_at_end(trainer.state.global_step)
                 monitor.observe(at_once=True)
                 trainer.refuse_broken_weights()  # the last step may have broken the weights
-            except DivergenceError as error:
+            except failures.DivergenceError as error:
                 if first and trainer.state.global_step == state.step:
                     raise  # there is nothing to save
                 divergence = error
@@ -246,8 +217,7 @@ def _train_segment(
         if callback.controller.restart is not None and divergence is None:
             return result
         write = partial(safe_save.save_trained_model, run_plan, model)
-        ended = save_and_record(result, write, host.folders, job)
-        save_as_gguf(ended, host, job)
+        ended = save_and_record(result, write, host, job)
         if divergence is None:
             samples.sample_at_end(model, step, ended.folder or run_plan.folder.path)
         return ended
@@ -308,16 +278,7 @@ def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> Train
 
 def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
     """Prepare the data as Check does; DataError where Check reports problems."""
-    data = prepare(
-        settings,
-        host.folders,
-        card,
-        make_working_tokenizer(card.tokenizer, host.chat_template()),
-        lambda text, share: job.log.append(Stage(text=text, share=share)),
-        machine=host.memory(),
-        keep=dist_env.is_main_process(),
-        is_stopped=lambda: job.control.asked(Request.STOP),
-    )
+    data = prepare_for_host(settings, host, card, job)
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))
     for advice in data.report.advice:
@@ -330,7 +291,7 @@ def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: J
 @contextmanager
 def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
     """Yield the host's model without its LoRAs, which are put back and logged."""
-    with without_loras(host) as (base, names):
+    with adapter.without_loras(host) as (base, names):
         if names:
             are = plural(len(names), "is", "are")
             text = f"{', '.join(names)} {are} detached for this run and attached again afterward."
@@ -345,9 +306,8 @@ def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any
     raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
-    if weights := getattr(base, "gguf_weights", None):
-        for note in weights.notes():
-            job.log.append(Note(text=note))
+    if (weights := getattr(base, "gguf_weights", None)) and weights.note:
+        job.log.append(Note(text=weights.note))
     # Where only `auto` asks for it, a model without gradient checkpointing trains without.
     checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
     if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
@@ -387,18 +347,16 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
         base.requires_grad_(True)  # restored with the other flags of the borrowed model
         yield base
         return
-    targets = choose_targets(settings.lora, base)
     raise_problems(dora_problems(settings.lora.dora, "8bit" if getattr(base, "is_loaded_in_8bit", False) else ""))
-    config = lora_config(settings.lora, base, targets)
-    for note in tied_layer_notes(targets.names, config.modules_to_save or (), base):
-        job.log.append(Note(text=note))
-    for advice in unused_bias_advice(settings.lora, base, targets.names):
-        job.log.append(Advice(text=advice.text))
-    with inject_lora(base, config) as model:
-        refuse_misplaced_targets(targets, model)
+    with adapter.inject_lora(base, settings.lora) as (model, targets):
+        saved = model.peft_config[model.active_adapter].modules_to_save
+        for note in tied_layer_notes(targets.names, saved or (), base):
+            job.log.append(Note(text=note))
+        for advice in adapter.unused_bias_advice(settings.lora, base, targets.names):
+            job.log.append(Advice(text=advice.text))
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
         if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
-            load_initial_weights(model, folder.initial_lora)
+            adapter.load_initial_weights(model, folder.initial_lora)
         if not settings.machine.compile:
             patch_lora_layers(model)
         yield model

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -20,34 +20,14 @@ from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_ba
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
-from ..compute import (
-    BatchSplitter,
-    ModelCapabilities,
-    Objective,
-    explain_out_of_memory,
-    limit_vram,
-    measure_peak,
-    out_of_memory_error,
-    probe_model,
-)
-from ..inference import RunMeasurements, SampleGenerator
+from ..compute import ModelCapabilities, Objective, failures, measure_peak, probe_model
+from ..inference import RunMeasurements, SampleCallback
 from ..lora import add_param_count, autocast_model
-from ..plan import RunPlan
+from ..plan import RunPlan, StepLog
 from .run import borrow_base_model, model_ready_to_train, prepare_data
 
 # Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
 NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """Measurements of one batch."""
-
-    batch: int
-    tokens: int
-    seconds: float
-    peak: int  # bytes above those in use before; 0 if unknown
-    too_large: int = 0  # number of examples that did not fit at once
 
 
 def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
@@ -58,14 +38,14 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (
-            explain_out_of_memory(lambda: out_of_memory_error(base.device, run_plan.remedies)),
-            limit_vram(base.device),
+            failures.explain_out_of_memory(lambda: failures.out_of_memory_error(base.device, run_plan.remedies)),
+            failures.limit_vram(base.device),
             model_ready_to_train(base, run_plan, job) as model,
         ):
             capabilities = probe_model(model, settings)
             objective = Objective.training(capabilities, settings.learning, model)
             job.log.append(Stage(text="Testing the longest batch"))
-            result = _probe_longest_batch(model, objective, run_plan)
+            measured = _probe_longest_batch(model, objective, run_plan)
             # The seconds of an evaluation and of an answer are estimated by doing a part of one.
             times: dict[str, Any] = {}
             if evaluations := run_plan.data.report.evaluations:
@@ -77,22 +57,22 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             if rounds := run_plan.data.report.sample_rounds:
                 job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
                 with suppress(Exception):
-                    generator = SampleGenerator(run_plan, host, job, ())
-                    if answer_seconds := generator.estimate_seconds(model):
-                        times |= {"answers": rounds * len(generator.prompts), "answer_seconds": answer_seconds}
+                    samples = SampleCallback(run_plan, StepLog((), None), host, job, 0)
+                    if answer_seconds := samples.estimate_seconds(model):
+                        times |= {"answers": rounds * len(samples.prompts), "answer_seconds": answer_seconds}
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
-        event = _as_event(result, run_plan, capabilities, memory_model, host.memory().device)
+        event = _of_whole_run(measured, run_plan, capabilities, memory_model, host.memory().device)
     job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
 
 
-def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) -> ProbeResult:
+def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) -> ProbeDone:
     """Measure the longest batch; if it does not fit, with half as many examples at once, as in a run."""
     examples, batch_size = run_plan.data.examples, run_plan.settings.steps.batch_size
     indices = nlargest(batch_size, range(len(examples)), key=examples.lengths().__getitem__)
     longest = [examples[index] for index in indices]
 
-    def measure(part: Sequence[Example]) -> ProbeResult:
+    def measure(part: Sequence[Example]) -> ProbeDone:
         batch = objective.collate(part).to(model.device)
 
         def step() -> None:
@@ -112,58 +92,64 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
         started = time.perf_counter()
         step()
         wait(model.device)
-        return ProbeResult(len(part), batch.labels.numel(), time.perf_counter() - started, peak)
+        seconds, tokens = time.perf_counter() - started, batch.labels.numel()
+        return ProbeDone(
+            device="",
+            batch_size=len(part),
+            tokens=tokens,
+            seconds=seconds,
+            steps=run_plan.plan.steps,
+            run_seconds=0,
+            peak=peak,
+            expected=0,
+            free=0,
+        )
 
-    result = next(BatchSplitter().run(longest, measure))
-    return replace(result, too_large=len(longest) if result.batch < len(longest) else 0)
+    measured = next(failures.BatchSplitter().run(longest, measure))
+    return replace(measured, too_large=len(longest) if measured.batch_size < len(longest) else 0)
 
 
-def _as_event(
-    result: ProbeResult,
+def _of_whole_run(
+    measured: ProbeDone,
     run_plan: RunPlan,
     capabilities: ModelCapabilities,
     memory_model: MemoryModel | None,
     device: str,
 ) -> ProbeDone:
-    """Return what a run takes by this measurement, beside Check's estimate where there is one."""
-    report, plan, settings = run_plan.data.report, run_plan.plan, run_plan.settings
+    """Return what a run takes by this measurement of one batch, beside Check's estimate where there is one."""
+    report, plan, settings, batch = run_plan.data.report, run_plan.plan, run_plan.settings, measured.batch_size
     padding = 0.0 if capabilities.packed else report.padding.get(settings.steps.batching, 0.0)
-    batches_per_epoch = report.tokens / (1 - padding) / result.tokens  # in units of the longest batch
+    batches_per_epoch = report.tokens / (1 - padding) / measured.tokens  # in units of the longest batch
     batch_size, accumulation = settings.steps.batch_size, settings.steps.accumulation
-    fits = max(n for n in range(1, result.batch + 1) if batch_size % n == 0)  # with as much more accumulation
+    fits = max(n for n in range(1, batch + 1) if batch_size % n == 0)  # with as much more accumulation
     smaller = {"batch_size": fits, "accumulation": accumulation * batch_size // fits}
-    event = ProbeDone(
+    event = replace(
+        measured,
         device=device,
-        batch_size=result.batch,
-        tokens=result.tokens,
-        seconds=result.seconds * plan.effective_accumulation * max(1, result.too_large / result.batch),
-        steps=plan.steps,
-        run_seconds=result.seconds * batches_per_epoch * plan.steps / plan.steps_per_epoch,
-        peak=result.peak,
-        expected=0,
-        free=0,
-        too_large=result.too_large,
-        largest_batch=result.batch if result.too_large else 0,
-        fitting=smaller if result.too_large else {},
+        seconds=measured.seconds * plan.effective_accumulation * max(1, measured.too_large / batch),
+        run_seconds=measured.seconds * batches_per_epoch * plan.steps / plan.steps_per_epoch,
+        largest_batch=batch if measured.too_large else 0,
+        fitting=smaller if measured.too_large else {},
     )
     if memory_model is None:
         return event
     # The estimate is for the batch that was measured, with the checkpointing that was resolved for a whole batch.
     checkpointing = "on" if run_plan.data.resolved.gradient_checkpointing else "off"
-    changes = {"batch_size": result.batch, "gradient_checkpointing": checkpointing}
+    changes = {"batch_size": batch, "gradient_checkpointing": checkpointing}
     estimate = memory_model.memory(apply_changes(settings, changes))
     event = replace(
         event,
-        peak=result.peak and result.peak + estimate.optimizer + estimate.lora,  # which a single step does not take
+        # A single step does not take the memory of the optimizer.
+        peak=measured.peak and measured.peak + estimate.optimizer + estimate.lora,
         expected=estimate.total - estimate.weights,
         free=max(0, memory_model.free - estimate.weights) if memory_model.free else 0,
     )
-    if not memory_model.on_card or not result.peak:
+    if not memory_model.on_card or not measured.peak:
         return event
     # Other batches are estimated by the same ratio of measured to estimated activations.
-    scale = max(0.1, (result.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
+    scale = max(0.1, (measured.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
     largest = max(event.largest_batch, largest_batch(memory_model, settings, scale))
-    if result.too_large:
-        largest = min(largest, result.too_large - 1)
+    if measured.too_large:
+        largest = min(largest, measured.too_large - 1)
     fitting = {} if event.fits else fit_to_memory(memory_model, settings, scale) or event.fitting
     return replace(event, largest_batch=largest, fitting=fitting)

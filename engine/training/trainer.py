@@ -18,19 +18,7 @@ from ...core import dist_env
 from ...core.errors import ModelError, Remedy
 from ...data.examples import BatchItem, Example, Examples, batch_order
 from ..checks import optimizer_problems, raise_problems
-from ..compute import (
-    Batch,
-    BatchSplitter,
-    DivergenceError,
-    Objective,
-    StepSums,
-    TrainerHooks,
-    count_workers,
-    explain_out_of_memory,
-    find_divergence,
-    out_of_memory_error,
-    undo_on_error,
-)
+from ..compute import Batch, Objective, StepSums, TrainerHooks, count_workers, failures
 from ..lora import compute_dtype, model_device
 from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, BatchingPhases, RunPlan
 from ..saving import safe_save
@@ -84,7 +72,7 @@ class RunTrainer(TrainerHooks):
         self._split_refusal = "With full fine-tuning" if run_plan.settings.lora.whole_model else ""
         if self.accelerator.num_processes > 1:
             self._split_refusal = "With several processes"
-        self._splitter = BatchSplitter(enabled=not self._split_refusal)
+        self._splitter = failures.BatchSplitter(enabled=not self._split_refusal)
 
     # Batches
 
@@ -120,12 +108,12 @@ class RunTrainer(TrainerHooks):
         def step(batch: Batch) -> torch.Tensor:
             nonlocal tokens
             tokens = batch.tokens
-            with undo_on_error(trained), self._sums.undo_on_error():
+            with failures.undo_on_error(trained), self._sums.undo_on_error():
                 part = {"batch": batch, "labels": batch.labels}
                 loss: torch.Tensor = super(RunTrainer, self).training_step(model, part, *args, **kwargs)
             return loss
 
-        with explain_out_of_memory(lambda: self._out_of_memory_error(tokens)):
+        with failures.explain_out_of_memory(lambda: self._out_of_memory_error(tokens)):
             losses = list(self._splitter.run(whole_batch, step, self._callback.log_split_batch))
         loss = torch.stack(losses).sum()
         self._step_loss += loss
@@ -159,9 +147,9 @@ class RunTrainer(TrainerHooks):
         embeddings = self.accelerator.unwrap_model(self.model).get_input_embeddings()
         done, vocabulary = self.state.global_step, int(embeddings.weight.shape[0])
         smoothed, fp16 = self._callback.step_log.smoothed, self.args.fp16
-        if reason := find_divergence(loss, norm, smoothed, vocabulary, scaled=fp16):
+        if reason := failures.find_divergence(loss, norm, smoothed, vocabulary, scaled=fp16):
             self.refuse_broken_weights()
-            raise DivergenceError(
+            raise failures.DivergenceError(
                 f"Step {done + 1} would have damaged the weights: {reason}. The weights stay as they were after "
                 f"step {done}.",
                 self._callback.controller.rates.rate(done + 1),
@@ -174,7 +162,7 @@ class RunTrainer(TrainerHooks):
         if all(bool(torch.isfinite(weights).all()) for weights in trained):
             return
         done = self.state.global_step
-        raise DivergenceError(
+        raise failures.DivergenceError(
             f"Training diverged: after step {done}, some weights are NaN or infinite.",
             self._callback.controller.rates.rate(max(1, done)),
             fp16=self.args.fp16,
@@ -197,7 +185,7 @@ class RunTrainer(TrainerHooks):
                 [Remedy(advice, {"batch_size": size, "accumulation": accumulation})],
             )
         else:
-            error = out_of_memory_error(self.args.device, self._run_plan.remedies, tokens)
+            error = failures.out_of_memory_error(self.args.device, self._run_plan.remedies, tokens)
         return ModelError(f"{error} {self._callback.last_checkpoint()}", error.remedies)
 
     # Optimizer and schedule

@@ -12,14 +12,7 @@ from safetensors.torch import load_file
 from training_pro.core import model_shape
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Job, Note, Step
-from training_pro.engine.lora import (
-    choose_targets,
-    count_layer_names,
-    inject_lora,
-    load_lora,
-    lora_config,
-    remove_peft_layers,
-)
+from training_pro.engine.lora import adapter, choose_targets, count_layer_names
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
@@ -64,8 +57,8 @@ def assert_trained(place, folder, loading="auto", tolerance=1e-5, **more):
     place.train(host, job=watched_job(watch), max_steps=2, save_each_epoch=False, **more)
     assert bits(model) == before
     assert not any(type(module).__module__.startswith("peft") for module in model.modules())
-    reloaded = logits_of(load_lora(model, place.lora(), "again"))
-    remove_peft_layers(model)
+    reloaded = logits_of(adapter.load_lora(model, place.lora(), "again"))
+    adapter.remove_peft_layers(model)
     assert torch.allclose(reloaded, last[0], atol=tolerance, rtol=0)
     state = load_file(place.lora() / "adapter_model.safetensors")
     halves = [value for name, value in state.items() if "lora_B" in name]
@@ -146,8 +139,7 @@ def test_a_vision_model_gets_its_lora_on_the_text_part():
     parts = {"text_config": CONFIGS["gemma3"][1], "vision_config": vision, "mm_tokens_per_image": 4}
     base = transformers.AutoModelForCausalLM.from_config(transformers.Gemma3Config(**parts, image_token_index=100))
     assert any("vision_tower" in name for name, _ in base.named_modules())
-    lora, targets = lora_settings("all-linear"), targets_of(base, "all-linear")
-    with inject_lora(base, lora_config(lora, base, targets)) as model:
+    with adapter.inject_lora(base, lora_settings("all-linear")) as (model, targets):
         adapted = [name for name, _ in model.named_modules() if name.endswith(".lora_A")]
     assert len(adapted) == len(targets.names) == 14 and all("language_model" in name for name in adapted)
 

@@ -65,7 +65,7 @@ def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evalu
         if rules.why(saving, StepState(step, 10, 1.0), evaluation) == "best":
             found.append(step)
         if evaluation:
-            patience.look(evaluation, keep_best)
+            patience.count(evaluation, keep_best)
             waits.append(patience.waited)
         rules = SavingRules(best=BestStep(**asdict(rules.best)), evaluates=True)
         patience = Patience(**asdict(patience))
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
 def test_when_a_run_ends_and_why(stopping, losses, reason):
     patience, reasons = Patience(), []
     for step, loss in enumerate(losses, start=1):
-        patience.look(Evaluation(loss, 0.5), "no")
+        patience.count(Evaluation(loss, 0.5), "no")
         reasons.append(plan.stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), patience))
     assert reasons[:-1] == [""] * (len(losses) - 1) and reasons[-1].endswith(reason)
 

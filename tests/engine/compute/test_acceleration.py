@@ -14,7 +14,7 @@ from training_pro.core.jobs import Job, Note
 from training_pro.engine.compute import (
     apply_machine_settings,
     count_workers,
-    packed_attention,
+    layer_patches,
     patch_lora_layers,
     use_packed_attention,
 )
@@ -180,7 +180,7 @@ def test_a_norm_in_half_precision_rounds_as_the_original(dtype, norm_class):
     assert (gradient - expected_gradient).norm() < 5e-3 * expected_gradient.norm()
 
 
-OURS = packed_attention.ATTENTION_NAME
+OURS = layer_patches.ATTENTION_NAME
 
 
 def attention_of(model):
@@ -195,18 +195,18 @@ def packed_mask(visible, **more):
     """What `packed_mask` makes of a row in which these tokens see each other."""
     options = {"batch_size": 1, "q_length": len(visible), "kv_length": len(visible), "allow_is_causal_skip": False}
     options["mask_function"] = lambda batch, head, query, key: visible[query, key]
-    return packed_attention.packed_mask(**{**options, **more})
+    return layer_patches.packed_mask(**{**options, **more})
 
 
 def test_a_mask_is_read_as_the_bounds_of_its_texts_but_never_in_memory_as_a_whole(monkeypatch):
     """A packed row of 16,000 tokens took 2.4 GB."""
     assert packed_mask(block(3, 1, 2)).tolist() == [0, 3, 4, 6]
     assert packed_mask(block(5), allow_is_causal_skip=True) is None
-    sizes, own = [], packed_attention.sdpa_mask
+    sizes, own = [], layer_patches.sdpa_mask
     watched = lambda *args, **more: sizes.append((mask := own(*args, **more)).numel()) or mask  # noqa: E731
-    monkeypatch.setattr(packed_attention, "sdpa_mask", watched)
+    monkeypatch.setattr(layer_patches, "sdpa_mask", watched)
     assert packed_mask(block(2000, 1000)).tolist() == [0, 2000, 3000]
-    assert max(sizes) == packed_attention.ROWS_AT_ONCE * 3000
+    assert max(sizes) == layer_patches.ROWS_AT_ONCE * 3000
 
 
 def test_a_mask_with_a_window_padding_or_joined_texts_is_left_as_it_is():

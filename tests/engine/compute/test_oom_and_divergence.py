@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Advice, Job, Note, Step
-from training_pro.engine.compute import explain_out_of_memory, find_divergence, is_finite_checkpoint
+from training_pro.engine.compute import failures
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.tests.engine.architectures import read_graph, read_log
@@ -146,7 +146,7 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, broken, lef
         return
     assert "The LoRA from step 2, the last checkpoint with valid weights, is in " in end.text
     assert place.weights() == place.weights("a/checkpoint-2")
-    assert is_finite_checkpoint(place.lora())
+    assert failures.is_finite_checkpoint(place.lora())
     assert (read_log(place)["ended"], read_log(place)["kept_step"]) == ("failed", 2)
 
 
@@ -162,9 +162,9 @@ def test_nan_weights_are_never_saved_as_good_ones(place, save_every, broken, lef
     ],
 )
 def test_steps_that_must_not_change_the_weights(loss, norm, scaled, why):
-    assert find_divergence(loss, norm, 2.0, 32000, scaled=scaled) == why
+    assert failures.find_divergence(loss, norm, 2.0, 32000, scaled=scaled) == why
     if math.isfinite(loss):
-        assert find_divergence(loss, 1.0, None, 32000, scaled=False) == ""
+        assert failures.find_divergence(loss, 1.0, None, 32000, scaled=False) == ""
 
 
 @pytest.fixture
@@ -216,6 +216,6 @@ def test_a_failed_batch_is_freed_before_free_memory_is_reported(no_collection, e
         still.extend(ref() for ref in refs)
         return ModelError("Out of memory")
 
-    with pytest.raises(ModelError, match="Out of memory"), explain_out_of_memory(explain):
+    with pytest.raises(ModelError, match="Out of memory"), failures.explain_out_of_memory(explain):
         step()
     assert still == [None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from training_pro.core.jobs import Stage
 from training_pro.data.prepare import prepare
-from training_pro.engine.lora import load_lora
+from training_pro.engine.lora import adapter
 from training_pro.engine.tokenizer import make_working_tokenizer
 
 
@@ -16,7 +16,7 @@ def prepared(place, **settings):
 
 
 def finished_model(place, name="a"):
-    return load_lora(place.host().loaded_model().model, place.lora(name), name).eval()
+    return adapter.load_lora(place.host().loaded_model().model, place.lora(name), name).eval()
 
 
 def losses_and_hits(model, examples):

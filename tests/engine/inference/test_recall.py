@@ -138,9 +138,9 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
     ],
 )
 def test_check_says_what_measuring_recall_costs(passage_tokens, epoch_tokens, epochs, words, times):
-    plan = plan_recall(passage_tokens, epoch_tokens, epochs)
-    assert all(word in plan.words for word in words)
-    assert plan.tokens == times * (passage_tokens + 2048)
+    tokens, said = plan_recall(passage_tokens, epoch_tokens, epochs)
+    assert all(word in said for word in words)
+    assert tokens == times * (passage_tokens + 2048)
 
 
 def test_a_run_whose_replies_have_no_passage_measures_none_and_check_says_so(place):

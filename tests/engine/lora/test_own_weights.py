@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Job
-from training_pro.engine.lora import disable_lora, snapshot_adapters
+from training_pro.engine.lora import adapter
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.target_layers import KNOWN_MODEL_TYPES, is_known_architecture
@@ -118,14 +118,14 @@ def test_a_lora_with_biases_in_memory_is_moved_disabled_and_no_part_of_another_r
     place.train(host, **QWEN)
     place.attach_lora(host, "a", strength=0.5)
     attached = logits(host.loaded_model().model)
-    with disable_lora(host.loaded_model().model):  # as for a sample without the LoRA
+    with adapter.disable_lora(host.loaded_model().model):  # as for a sample without the LoRA
         assert torch.equal(logits(host.loaded_model().model), plain)
     assert torch.equal(logits(host.loaded_model().model), attached)
     place.train(host, name="b", **QWEN)
     assert place.weights("b") == place.weights("a")
-    snapshot = snapshot_adapters(host)
+    attach_again = adapter.snapshot_adapters(host)
     host.unload()
-    snapshot.attach_lora(host)
+    attach_again()
     assert torch.equal(logits(host.loaded_model().model), attached)
     place.detach_lora(host)
     assert is_same(host.loaded_model().model, before)

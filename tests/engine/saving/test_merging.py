@@ -10,7 +10,7 @@ from training_pro.commands.main import main
 from training_pro.core.engine import MergeRequest
 from training_pro.core.errors import ModelError, SavingError
 from training_pro.core.jobs import Job
-from training_pro.engine.lora import load_lora
+from training_pro.engine.lora import adapter
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.tests.engine.architectures import save_model
@@ -44,7 +44,7 @@ def assert_merged(host, lora, out):
     assert list(base.state_dict()) == list(before) and vars(base.config) == config
     assert all(torch.equal(weight, before[name]) for name, weight in base.state_dict().items())
     merged = logits(load(out))
-    expected = logits(load_lora(base, host.folders.loras / lora, "a"))
+    expected = logits(adapter.load_lora(base, host.folders.loras / lora, "a"))
     assert torch.allclose(merged, expected, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(merged, base_logits, atol=1e-3)
     return load_file(out / "model.safetensors"), read(out / "config.json")["tie_word_embeddings"]
