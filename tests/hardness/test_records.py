@@ -21,7 +21,7 @@ from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
 from training_pro.interface.run import queue_view
-from training_pro.interface.tabs import run_card, run_list
+from training_pro.interface.tabs import run_list
 from training_pro.records.folder import (
     RunFolder,
     copy_as_lora,
@@ -103,14 +103,14 @@ def act(root):
         assert main([*command, "--user-data", str(root)]) == 0
     runs = run_list.list_runs(folders)
     for column in run_list.COLUMNS:
-        assert run_list.list_html(runs, run_list.ListView(sort=column))
+        assert run_list.list_html(runs, sort=column)
     for entry in entries:
-        assert run_card.run_card(entry, entry.name)
+        assert run_list.run_card(entry, entry.name)
         read_samples(entry.folder)
         read_training_prompt(entry.folder)
         loras.describe_folder(entry.folder)
         RunFolder(entry.folder, folders.logs, resumes=True).finished()
-    run_card.comparison_html(entries[0], entries[-1])
+    run_list.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
     estimate_time(Workload(1000.0, 0.0, 0), card, "lora", folders.loras)

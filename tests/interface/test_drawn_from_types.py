@@ -73,7 +73,7 @@ def test_all_other_parts_of_the_page_are_drawn(data):
     assert_escaped(probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, fitted=data.draw(st.booleans())))
     assert_escaped(report_view.example_card(data.draw(instances_of(ExamplePreview)), 3))
     runs = [run_list.ListedRun(entry) for entry in data.draw(st.lists(instances_of(LoraEntry), max_size=3))]
-    assert_escaped(run_list.list_html(runs, run_list.ListView()))
+    assert_escaped(run_list.list_html(runs))
 
 
 @SLOW
