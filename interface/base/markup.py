@@ -23,7 +23,7 @@ from ...core.jobs import (
 )
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
-from .setting_layout import FOLDED_ROWS, part_id
+from .form import FOLDED_ROWS, part_id
 
 TABLE = (
     '<div class="tp-wide"><table class="tp-table"><tr>{% for text in header %}<th>{{ text }}</th>{% endfor %}</tr>'

@@ -21,7 +21,7 @@ from ...data.readers import unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
 from ...train_utils import size
-from ..base import PageContext, markup, setting_layout
+from ..base import PageContext, form, markup
 
 # Data up to this size are previewed at once; larger data only when Check is pressed.
 MAX_PREVIEW_BYTES = 3_000_000
@@ -39,7 +39,7 @@ EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share"
 class DataPreview:
     """Kinds and number of examples of the chosen data, as far as they are known quickly."""
 
-    kinds: tuple[setting_layout.DataKind, ...] = ()
+    kinds: tuple[form.DataKind, ...] = ()
     examples: int = 0
     html: str = ""
 
@@ -48,7 +48,7 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
     """Preview the chosen data, and list unsupported files in the datasets folder."""
     chosen = values.get("data") or []
     # By their names only, if the data are large or the form is incomplete.
-    kinds: set[setting_layout.DataKind] = {
+    kinds: set[form.DataKind] = {
         "rows" if dataset_name(name).lower().endswith(dataset_index.ROW_SUFFIXES) else "text" for name in chosen
     }
     parts, note, examples = list[Markup](), "", 0
