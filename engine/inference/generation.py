@@ -16,7 +16,7 @@ from ...core.errors import ModelError
 from ...core.host import Host
 from ...core.jobs import Answer, Job, JobEnded, Request, SampleGenerated, Stage
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
-from ...records.folder import read_training_prompt
+from ...records.folder import run_files as records
 from ..compute import eval_mode, unpacked_to_generate
 from ..lora import autocast_model, disable_lora, loaded_lora, lora_folder, pause_training_mode, without_loras
 from ..plan import RunPlan
@@ -33,7 +33,7 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     if question.as_chat:
         # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
         style = chat_prompt_style(tokenizer, tokenizer.bos)
-        if question.lora and (info := read_training_prompt(lora_folder(question.lora, host))).has_messages:
+        if question.lora and (info := records.read_training_prompt(lora_folder(question.lora, host))).has_messages:
             bos = tokenizer.bos if info.starts_with_bos else None
             style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
     else:

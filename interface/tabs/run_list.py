@@ -22,10 +22,8 @@ from ...records.folder import (
     REPORT,
     LoraEntry,
     inventory,
-    read_evidence,
     read_graph,
     read_log,
-    read_recalls,
     run_files,
 )
 from ...records.remote import read_progress
@@ -134,7 +132,7 @@ def read_figures(
 ) -> tuple[float | None, float | None, float | None]:
     """The best validation loss of a run, its recall, and by how much the loss of general text rose."""
     # A graph has a line for each step, so it is read again only when the time or the size of a file has changed.
-    best, recalls = best_evaluation(read_evaluations(read_graph(folder))), read_recalls(folder)
+    best, recalls = best_evaluation(read_evaluations(read_graph(folder))), run_files.read_recalls(folder)
     loss = best.loss if best else None
     if not recalls:
         return loss, None, None
@@ -230,8 +228,8 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
     rates, words = [step.learning_rate for step in steps], ("learning rate", "checkpoint" if marks else "")
     curve = loss_curve(steps, rates, marks, evaluations, words) if steps else ""
-    recalls = read_recalls(folder, damage)
-    evidence = markup.evidence(read_evidence(folder, damage), recalls)
+    recalls = run_files.read_recalls(folder, damage)
+    evidence = markup.evidence(run_files.read_evidence(folder, damage), recalls)
     # Buttons that choose the whole run, or one of its checkpoints and backups.
     parts = [(entry.name, "The final LoRA of the run", "")]
     for name, part in zip(entry.names[1:], entry.parts, strict=True):
@@ -312,8 +310,8 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
 
 def _figures(run: LoraEntry, graph: Sequence[run_files.GraphRecord]) -> dict[str, str]:
     """The figures of a run by their labels, empty where it has none."""
-    best, recalls = best_evaluation(read_evaluations(graph)), read_recalls(run.folder)
-    evidence, seconds = read_evidence(run.folder), sum(step.seconds for step in read_steps(graph))
+    best, recalls = best_evaluation(read_evaluations(graph)), run_files.read_recalls(run.folder)
+    evidence, seconds = run_files.read_evidence(run.folder), sum(step.seconds for step in read_steps(graph))
     live_changes = []
     for change in read_log(run.folder).get("live_changes", ()):
         words = presets.describe_changes(change["before"], change["after"])

@@ -118,18 +118,10 @@ def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
 
 @dataclass(frozen=True)
 class AddedFile:
-    """An uploaded file and its name in the datasets folder; `existed` if the same bytes were already there."""
+    """An uploaded file by its name in the datasets folder, and what was done with it."""
 
-    uploaded: str
     name: str
-    existed: bool
-
-    @property
-    def message(self) -> str:
-        if not self.existed:
-            return f"Added: {self.name}."
-        note = "" if self.uploaded == self.name else f" as {self.name}"
-        return f"{self.uploaded} already exists{note}, so it was selected instead of being added again."
+    message: str
 
 
 def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
@@ -156,14 +148,18 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
         )
         duplicate = next((p.name for p in same_type if filecmp.cmp(p, path, shallow=False)), "")
         name = duplicate or safe_name(path.name)
-        if not duplicate:
+        if duplicate:
+            place = "" if path.name == name else f" as {name}"
+            message = f"{path.name} already exists{place}, so it was selected instead of being added again."
+        else:
             number, stem, suffix = 2, Path(name).stem, Path(name).suffix
             while (folder / name).exists():
                 name = f"{stem}-{number}{suffix}"
                 number += 1
             with atomic_write(folder / name, f".{name}{PART_SUFFIX}") as partial:
                 shutil.copyfile(path, partial)
-        added.append(AddedFile(path.name, name, existed=bool(duplicate)))
+            message = f"Added: {name}."
+        added.append(AddedFile(name, message))
     return added
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from . import crashed_runs, inventory, loras, run_files, trash
-from .inventory import LoraEntry, LoraPart
+from .inventory import LoraEntry
 from .outputs import choose_output, copy_as_lora, plan_upload
 from .run_files import (
-    EVIDENCE,
     LOG,
     PARAMETERS,
     REPORT,
     STATE,
-    read_evidence,
     read_graph,
     read_log,
-    read_recalls,
     read_samples,
-    read_training_prompt,
-    trained_steps,
 )
 from .run_folder import (
     RunFolder,
@@ -32,13 +27,11 @@ from .run_folder import (
 )
 
 __all__ = [
-    "EVIDENCE",
     "LOG",
     "PARAMETERS",
     "REPORT",
     "STATE",
     "LoraEntry",
-    "LoraPart",
     "RunFolder",
     "choose_output",
     "choose_run_folder",
@@ -49,18 +42,14 @@ __all__ = [
     "is_in_progress",
     "loras",
     "plan_upload",
-    "read_evidence",
     "read_graph",
     "read_journal",
     "read_log",
-    "read_recalls",
     "read_samples",
-    "read_training_prompt",
     "recover_interrupted",
     "refuse_in_progress",
     "run_files",
     "runs_in_progress",
-    "trained_steps",
     "trash",
     "with_final_name",
 ]

@@ -92,12 +92,9 @@ def discard_run(run: CrashedRun, folders: Folders) -> None:
     journal = read_journal(run.folder)
     steps = [checkpoint.step for checkpoint in loras.resumable_checkpoints(run.folder)]
     if journal is None or journal.began_at_step not in (0, *steps):
-        reason = "the checkpoint that it was resumed from no longer exists"
-        if journal is None:
-            reason = "it isn't known from which step it was resumed"
         raise SavingError(
-            f"{run.name!r} can't be restored to its state before the run, because {reason}. You can delete the "
-            "LoRA instead."
+            f"{run.name!r} can't be restored to its state before the run, because the checkpoint that it was "
+            "resumed from is unknown or no longer exists. You can delete the LoRA instead."
         )
     with hold_run_lock(run.name, folders):
         RunFolder(run.folder, folders.logs).discard()

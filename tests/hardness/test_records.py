@@ -30,7 +30,7 @@ from training_pro.records.folder import (
     loras,
     plan_upload,
     read_samples,
-    read_training_prompt,
+    run_files,
     trash,
 )
 from training_pro.records.queue import QueueRunner
@@ -67,7 +67,7 @@ def root(tmp_path_factory):
     (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
     step = {"event": "step", "at": 1e9, "step": 5, "steps": 8, "epoch": 0.5, "loss": 2.0, "smoothed": 2.0}
     step |= {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 9, "seconds": 3.0}
-    sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
+    sample = {"event": "sample_generated", "at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
     (made / "loras" / "crashed" / "events.jsonl").write_text(json.dumps(step) + "\n")
     (made / "loras" / "finished" / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     return made
@@ -107,7 +107,7 @@ def act(root):
     for entry in entries:
         assert run_list.run_card(entry, entry.name)
         read_samples(entry.folder)
-        read_training_prompt(entry.folder)
+        run_files.read_training_prompt(entry.folder)
         loras.describe_folder(entry.folder)
         RunFolder(entry.folder, folders.logs, resumes=True).finished()
     run_list.comparison_html(entries[0], entries[-1])
