@@ -91,11 +91,6 @@ def bullets(texts: Iterable[str], *, quiet: bool = False) -> Markup:
     return Markup("<ul class=tp-quiet>{}</ul>" if quiet else "<ul>{}</ul>").format(items) if items else items
 
 
-def html_list(rows: Iterable[str], *, quiet: bool = False) -> Markup:
-    """A list of rows that are HTML."""
-    return bullets(map(Markup, rows), quiet=quiet)
-
-
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     """A table with a header row; a wide one scrolls inside its own box."""
     return html(TABLE, header=header, rows=rows)

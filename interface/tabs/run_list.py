@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from ...records.folder import (
     read_log,
     run_files,
 )
-from ...records.remote import read_progress
 from ...records.report import Mark, best_evaluation, read_evaluations, read_steps, read_verdict
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
@@ -113,10 +112,6 @@ def list_runs(folders: Folders) -> list[ListedRun]:
     """Read all runs from the disk."""
     runs = []
     for entry in inventory.list_entries(folders):
-        now = read_progress(entry.name, folders) if entry.status == "in progress" else None
-        if now is not None and now.step:
-            # The run's own figures are newer than those of its last checkpoint.
-            entry = replace(entry, step=now.step, steps=now.steps, loss=now.smoothed_loss)
         written = []
         for name in (run_files.GRAPH, run_files.RECALL, LOG):
             with suppress(OSError):

@@ -147,7 +147,7 @@ class RunsTab:
             self._merge_button = gr.Button("Merge into model", elem_id="tp-runs-merge", **changes)
             self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", **changes)
         explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
-        gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
+        gr.HTML(markup.fold("What the buttons do", markup.bullets(explained, quiet=True)))
 
     def _connect_list(self, tab: gr.Tab) -> None:
         """The list, the choice in it, and the comparison with a second run."""

@@ -13,7 +13,7 @@ from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
-from ...core.jobs import Answer, Event
+from ...core.jobs import Answer
 from ...records.folder import loras, run_files
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
@@ -164,7 +164,9 @@ class TryTab:
             if not events:
                 yield {self._status: status}
                 continue
-            append_answers(events, texts)
+            for event in events:
+                if isinstance(event, Answer):
+                    texts[event.side] += event.piece
             boxes = {self._without: texts["without"], self._with: texts["with"]}
             yield {self._status: status, self._heading: markup.paragraph(heading, quiet=True), **boxes}
 
@@ -180,13 +182,6 @@ class TryTab:
         work = partial(self._context.engine.detach_lora, self._context.host)
         async for status, _ in self._context.follow_job("model", "Detaching the LoRA", work):
             yield status
-
-
-def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:
-    """Append new pieces to the answers."""
-    for event in events:
-        if isinstance(event, Answer):
-            texts[event.side] += event.piece
 
 
 def lora_choices(context: PageContext) -> list[str]:

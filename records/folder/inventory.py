@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import modified_at, read_json, read_record, safe_paths, usable_entries
+from ...core.files import modified_at, read_json, safe_paths, usable_entries
 from ...core.host import Folders
+from ...core.jobs import event_file, progress_of
 from ...train_utils import checkpoint_step, natural_key
 from . import loras, run_files
 from .loras import RunStatus
@@ -78,11 +79,11 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
     damage: list[str] = []
     log, checkpoints = run_files.read_log(folder, damage), loras.resumable_checkpoints(folder)
-    parts, state = tuple(_parts(folder)), run_files.StateSummary()
-    if checkpoints and not log:  # without its curve, which has thousands of values to check
-        state = read_record(checkpoints[-1].folder / run_files.STATE, run_files.StateSummary, state, damage)
+    parts, saved = tuple(_parts(folder)), checkpoints[-1].step if checkpoints else 0
+    # A run that has no log yet, or was cut off, is as far as its last events say.
+    now = progress_of([] if log else event_file.read_first_and_last(folder))
     # The smoothed loss, if there is one: the loss of a single step says little.
-    losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
+    losses = (log.get("smoothed_loss"), now.smoothed_loss, log.get("loss"))
     model = log.get("base_model_name") or ""
     # A LoRA made elsewhere has no log, and a run that crashed has its config in its checkpoints only.
     for candidate in (folder, *(part.folder for part in parts)) if not model else ():
@@ -98,8 +99,8 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         folder=folder,
         status="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
         model=model,
-        step=log.get("current_steps") or state.get("step") or 0,
-        steps=log.get("steps") or 0,
+        step=log.get("current_steps") or now.step or saved,
+        steps=log.get("steps") or now.steps,
         loss=next((float(loss) for loss in losses if loss is not None), None),
         when=when,
         size=loras.size_on_disk(folder),

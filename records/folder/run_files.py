@@ -123,15 +123,8 @@ class GraphRecord(_GraphPlace, total=False):
     kept_aside: str
 
 
-class StateSummary(TypedDict, total=False):
-    """run_state.json without its curve, for a list."""
-
-    step: Count
-    smoothed: float | None
-
-
-class StateRecord(StateSummary, total=False):
-    """run_state.json with its curve."""
+class StateRecord(TypedDict, total=False):
+    """run_state.json, by what is read of it beside a resume."""
 
     graph: list[GraphRecord]
 

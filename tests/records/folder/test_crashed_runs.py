@@ -10,11 +10,6 @@ from training_pro.tests.tiny import read_tree, watched_job
 RUN = {"epochs": 2, "save_every": 3, "save_each_epoch": False, "sample_every": "never"}
 
 
-@pytest.fixture(autouse=True)
-def each_step(monkeypatch):
-    monkeypatch.setattr(crashed_runs, "INTERVAL_SECONDS", 0.0)
-
-
 def crash_at(place, step, **more):
     """Train up to a crash, and return the run as it is found."""
 
@@ -32,8 +27,8 @@ def crash_at(place, step, **more):
 def test_it_is_found_with_what_was_lost_and_when_kept_its_last_checkpoint_becomes_the_lora(place):
     assert crashed_runs.find_crashed_runs(place.folders) == []
     run = crash_at(place, 6)
-    assert (run.name, run.step, run.steps, run.safe_step, run.lost_steps) == ("a", 5, 8, 3, 2)
-    assert run.at <= time.time() and run.lost_work.startswith("2 steps are lost, about ")
+    assert (run.name, run.step, run.steps, run.safe_step, run.lost_steps) == ("a", 6, 8, 3, 3)
+    assert run.at <= time.time() and run.lost_work.startswith("3 steps are lost, about ")
     with hold_run_lock("a", place.folders):
         assert crashed_runs.find_crashed_runs(place.folders) == []
     crashed_runs.keep_run(run, place.folders)
@@ -46,7 +41,7 @@ def test_it_is_found_with_what_was_lost_and_when_kept_its_last_checkpoint_become
 @pytest.mark.long
 def test_before_its_first_checkpoint_it_is_found_too_and_when_discarded_the_replaced_lora_is_restored(place):
     run = crash_at(place, 3)
-    assert (run.step, run.safe_step, run.lost_steps) == (2, 0, 2)
+    assert (run.step, run.safe_step, run.lost_steps) == (3, 0, 3)
     crashed_runs.discard_run(run, place.folders)
     assert not place.lora().exists()
     place.train(epochs=1, save_each_epoch=False)
