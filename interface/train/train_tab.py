@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
 from ...core.model_shape import ModelShape
-from ...records.folder import crashed_runs
+from ...records.folder import inventory
 from ...settings import presets
 from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.live_settings import LIVE_KEYS
@@ -84,10 +84,10 @@ class ResumePanel:
         what = "Looking for interrupted runs"
         add_handler(page_load(), self._list_runs, None, panel, what=what, clears=clears)
 
-    def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
+    def _crashed_runs(self) -> list[inventory.CrashedRun]:
         if self._context.read_only_reason():
             return []
-        runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
+        runs = self._context.read_disk(inventory.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
     def _list_runs(self) -> dict[Any, Any]:
@@ -110,9 +110,9 @@ class ResumePanel:
             if button is self._resume_button:  # bit for bit as if it had not crashed
                 return self._context.resume_run(run.name)
             if button is self._keep_button:
-                crashed_runs.keep_run(run, folders)
+                inventory.keep_run(run, folders)
                 return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
-            crashed_runs.discard_run(run, folders)
+            inventory.discard_run(run, folders)
             return f"Discarded {run.name}."
 
         message = {self.message: self._context.run_disk_action(act)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import crashed_runs, inventory, loras, run_files, trash
+from . import inventory, loras, run_files, trash
 from .inventory import LoraEntry
 from .outputs import choose_output, copy_as_lora, plan_upload
 from .run_files import (
@@ -36,7 +36,6 @@ __all__ = [
     "choose_output",
     "choose_run_folder",
     "copy_as_lora",
-    "crashed_runs",
     "hold_run_lock",
     "inventory",
     "is_in_progress",

@@ -25,7 +25,6 @@ from training_pro.interface.tabs import run_list
 from training_pro.records.folder import (
     RunFolder,
     copy_as_lora,
-    crashed_runs,
     inventory,
     loras,
     plan_upload,
@@ -114,7 +113,7 @@ def act(root):
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
     estimate_time(Workload(1000.0, 0.0, 0), card, "lora", folders.loras)
-    found = crashed_runs.find_crashed_runs(folders)
+    found = inventory.find_crashed_runs(folders)
     [run.lost_work for run in found]
     look_at_queue(host)
     Form().updates(presets.load_form(folders.form))
