@@ -18,7 +18,7 @@ from ...core.files import write_json
 from ...core.host import Host
 from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
-from ...records.folder import read_training_prompt, run_files
+from ...records.folder import run_files
 from ..compute import unpacked_to_generate
 from ..lora import adapter, autocast_model, pause_training_mode
 from ..plan import RunPlan, StepLog
@@ -35,7 +35,8 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     if question.as_chat:
         # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
         style = chat_prompt_style(tokenizer, tokenizer.bos)
-        if question.lora and (info := read_training_prompt(adapter.lora_folder(question.lora, host))).has_messages:
+        lora = question.lora
+        if lora and (info := run_files.read_training_prompt(adapter.lora_folder(lora, host))).has_messages:
             bos = tokenizer.bos if info.starts_with_bos else None
             style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
     else:

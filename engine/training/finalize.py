@@ -138,7 +138,7 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
         recalls=trained.recalls,
         planned=0 if is_done or divergence else run_plan.plan.steps,
     )
-    _write_records(trained, folder, checkpoints, entry | {"verdict": verdict.as_log()}, host.folders, job)
+    _write_records(trained, folder, checkpoints, entry | {"verdict": vars(verdict)}, host.folders, job)
     with suppress(OSError, SavingError):
         folder.recover()
         run_folder.recover()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import markup, setting_layout
+from . import form, markup
 from .form import Form, shown_value
 from .handlers import RELOAD, add_handler, confirm_click, load_script, page_load, refresh_choices
 from .page_context import PageContext, ResultInputs, StopButton, follow_changes
@@ -18,10 +18,10 @@ __all__ = [
     "add_handler",
     "confirm_click",
     "follow_changes",
+    "form",
     "load_script",
     "markup",
     "page_load",
     "refresh_choices",
-    "setting_layout",
     "shown_value",
 ]

@@ -23,7 +23,7 @@ from ...core.jobs import (
 )
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
-from .setting_layout import FOLDED_ROWS, part_id
+from .form import FOLDED_ROWS, part_id
 
 TABLE = (
     '<div class="tp-wide"><table class="tp-table"><tr>{% for text in header %}<th>{{ text }}</th>{% endfor %}</tr>'
@@ -89,11 +89,6 @@ def paragraph(text: str, *, quiet: bool = False) -> Markup:
 def bullets(texts: Iterable[str], *, quiet: bool = False) -> Markup:
     items = Markup("").join(map(Markup("<li>{}</li>").format, texts))
     return Markup("<ul class=tp-quiet>{}</ul>" if quiet else "<ul>{}</ul>").format(items) if items else items
-
-
-def html_list(rows: Iterable[str], *, quiet: bool = False) -> Markup:
-    """A list of rows that are HTML."""
-    return bullets(map(Markup, rows), quiet=quiet)
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:

@@ -77,7 +77,6 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 }
 .tp-table {width: 100%; border-collapse: collapse; margin: 6px 0;}
 .tp-table, .tp-table tr, .tp-table tbody {border: none !important; outline: none !important;}
-.tp-beside {align-self: center; max-height: 46px;}
 .tp-table td, .tp-table th {padding: 3px 8px 3px 0 !important; text-align: left; color: var(--body-text-color);
   border: none !important; border-bottom: 1px solid var(--border-color-primary) !important; vertical-align: top;
   font-weight: inherit;}

@@ -197,8 +197,7 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
         return *show(), ""
 
     inputs, what = [menu, unloads], "Choosing the model"
-    add_handler(menu.input, choose, inputs, [menu, unloads, said], what=what, says=said)
-    add_handler(unloads.input, choose, inputs, [menu, unloads, said], what=what, says=said)
+    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what, says=said)
     add_handler([page_load(), menu.focus], show, None, inputs, what=what)
 
 

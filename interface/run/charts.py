@@ -9,7 +9,7 @@ from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step
-from ...records.report import Mark, draw_curve, steps_per_epoch
+from ...records.report import Mark, draw_curve
 from ...records.report import charts as svg
 from ...schedulers import Phase, ScheduleSteps, describe_phases, lr_multipliers
 from ...settings.definitions import TrainingSettings
@@ -165,7 +165,7 @@ def run_charts(
         },
         "Learning rate used": {"learning rate": [(i[-1].step, i[-1].learning_rate) for i in intervals]},
     }
-    epoch = steps_per_epoch(steps)
+    epoch = svg.steps_per_epoch(steps)
     return "".join(line_chart(title, series, epoch) for title, series in charts.items())
 
 

@@ -105,12 +105,9 @@ class QueueView:
         return self._run_action(lambda runner: act(runner, run_number))
 
     def _run_action(self, action: Callable[[QueueRunner], object]) -> str:
-        """Run an action on the queue. Returns an error as HTML, or nothing: the list shows the result."""
-        try:
-            self._context.check_writable()
-            action(self._runner)
-        except (TrainingProError, OSError) as error:
-            return markup.problem(error_message(error))
+        """Run an action on the queue; it returns nothing, since the list shows the result."""
+        self._context.check_writable()
+        action(self._runner)
         return ""
 
     def _read_queue(self) -> tuple[Queue, str]:

@@ -119,9 +119,9 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
     return markup.card(
         f"Check: {report.verdict}{count}",
         markup.outdated_notice("check"),
-        markup.html_list(map(markup.link_settings, report.problems)),
+        markup.bullets(map(markup.link_settings, report.problems)),
         choices,
-        markup.html_list(map(markup.link_settings, report.advice)),
+        markup.bullets(map(markup.link_settings, report.advice)),
         _suggestions(report),
         notes_heading,
         notes,
@@ -143,9 +143,9 @@ def _suggestions(report: DatasetReport) -> str:
     values: dict[str, Any] = {}
     for suggestion in report.suggestions:
         link = markup.setting_link(suggestion.key, SETTINGS[suggestion.key].label)
-        reason = f"{link}: {escape(suggestion.why)}"
+        reason = Markup("{}: {} ").format(link, suggestion.why)
         if suggestion.keep:
-            fitting.append(f"{reason} Keep <strong>{escape(suggestion.words)}</strong>.")
+            fitting.append(reason + Markup("Keep <strong>{}</strong>.").format(suggestion.words))
             continue
         value = suggestion.value
         text = f"{'turn' if isinstance(value, bool) else 'use'} {suggestion.words}"
@@ -153,16 +153,16 @@ def _suggestions(report: DatasetReport) -> str:
         breaks = value.count("\\n") if isinstance(value, str) and not value.replace("\\n", "") else 0
         if breaks > 1:
             text += f" ({format_count(breaks - 1, 'empty line')})"
-        changes.append(f"{reason} {markup.apply_button(text, suggestion.values)}")
+        changes.append(reason + markup.apply_button(text, suggestion.values))
         values |= suggestion.values
-    parts = [markup.html_list(changes)]
+    parts = [markup.bullets(changes)]
     if len(changes) > 1:
         every = "both" if len(changes) == 2 else f"all {len(changes)}"
         parts.append(Markup("<p>{}</p>").format(markup.apply_button(f"use {every} suggestions", values)))
     if fitting:
         other, settings = "other " if changes else "", plural(len(fitting), "setting")
         fine = plural(len(fitting), "is fine as it is", "are fine as they are")
-        parts.append(markup.fold(f"{len(fitting)} {other}{settings} {fine}", markup.html_list(fitting)))
+        parts.append(markup.fold(f"{len(fitting)} {other}{settings} {fine}", markup.bullets(fitting)))
     return markup.join(parts)
 
 

@@ -84,7 +84,7 @@ class RunButtons:
                     "Stop and discard", interactive=False, size="sm", elem_id="tp-throw-away"
                 )
             explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in BUTTON_HELP.items())
-            gr.HTML(markup.html_list(explained, quiet=True))
+            gr.HTML(markup.bullets(explained, quiet=True))
         own = [self._discard_button, self._extend_button, self._more_part, self._live_button]
         self.components = [*self._actions, *own]
         options = {"outputs": answer, "says": answer}

@@ -177,13 +177,13 @@ class RunView:
         # Advice and the newest note; earlier notes are folded behind one line.
         *earlier, newest = self._notes[-MAX_NOTES:] or [""]
         visible = [*self._advice[-MAX_ADVICE:], *([newest] if newest else [])]
-        folded = markup.html_list(map(markup.fold_long_list, reversed(earlier)), quiet=True)
+        folded = markup.bullets(map(markup.fold_long_list, reversed(earlier)), quiet=True)
         notes = Markup('<details data-tp-fold="notes"><summary>Earlier notes ({})</summary>{}</details>')
         told = [
             curve,
             markup.recall(self._recalls),
             markup.phases(measure_phases(self._steps, self._evaluations)),
-            markup.html_list(map(markup.fold_long_list, visible), quiet=True),
+            markup.bullets(map(markup.fold_long_list, visible), quiet=True),
             notes.format(len(earlier), folded) if folded else "",
         ]
         if end is None:
@@ -202,7 +202,7 @@ class RunView:
             )
         parts: list[str] = [
             *(markup.paragraph(line) for line in end.text.splitlines()),
-            markup.html_list(markup.apply_button(remedy.words, remedy.values) for remedy in end.remedies),
+            markup.bullets(markup.apply_button(remedy.words, remedy.values) for remedy in end.remedies),
             markup.details("Details", end.details),
         ]
         if end.folder and self.plan and self.plan.settings.get("method") == "lora":

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .perplexity_tab import PerplexityTab
 from .runs_tab import RunsTab
-from .try_tab import TryTab, append_answers
+from .try_tab import TryTab
 
-__all__ = ["PerplexityTab", "RunsTab", "TryTab", "append_answers"]
+__all__ = ["PerplexityTab", "RunsTab", "TryTab"]

@@ -20,16 +20,16 @@ from ...records.report import write_missing_report
 from ...train_utils import size
 from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
 from . import run_actions
-from .run_card import comparison_html, run_card
 from .run_list import (
     CHOSEN_BOX,
     LIMIT_BOX,
     NEWEST_FIRST,
     OTHER_BOX,
     SORT_BOX,
-    ListView,
+    comparison_html,
     list_html,
     list_runs,
+    run_card,
     run_name,
 )
 
@@ -147,7 +147,7 @@ class RunsTab:
             self._merge_button = gr.Button("Merge into model", elem_id="tp-runs-merge", **changes)
             self._gguf_button = gr.Button("Export GGUF", elem_id="tp-runs-gguf", **changes)
         explained = (Markup("<b>{}</b>: {}").format(*entry) for entry in ACTION_HELP.items())
-        gr.HTML(markup.fold("What the buttons do", markup.html_list(explained, quiet=True)))
+        gr.HTML(markup.fold("What the buttons do", markup.bullets(explained, quiet=True)))
 
     def _connect_list(self, tab: gr.Tab) -> None:
         """The list, the choice in it, and the comparison with a second run."""
@@ -194,29 +194,24 @@ class RunsTab:
         for button, action in actions.items():
             done = add_handler(button.click, self._disk_handler(action), inputs, outputs, what=button.value)
             self._read_state_after(done.then)
-        slimmed = confirm_click(
-            self._slim_button,
-            lambda given: run_actions.slim_question(context, given[chosen]),
-            self._disk_handler(lambda given, folders: run_actions.slim(given[chosen], folders)),
-            self._view,
-            outputs,
-        )
-        self._read_state_after(slimmed.then)
-        confirm_click(
-            self._empty_button,
-            lambda _: run_actions.empty_question(context),
-            self._disk_handler(lambda _, folders: run_actions.empty_trash(folders)),
-            self._view,
-            outputs,
-        )
-
-        confirm_click(
-            self._environment_button,
-            lambda _: f"Remove it ({size(own_environment(context.host.folders).size)})?",
-            self._disk_handler(lambda _, folders: context.remove_environment(folders)),
-            self._view,
-            outputs,
-        )
+        # These ask before they do it.
+        confirmed: dict[Any, tuple[Callable[[Mapping[Any, Any]], str], DiskAction]] = {
+            self._slim_button: (
+                lambda given: run_actions.slim_question(context, given[chosen]),
+                lambda given, folders: run_actions.slim(given[chosen], folders),
+            ),
+            self._empty_button: (
+                lambda _: run_actions.empty_question(context),
+                lambda _, folders: run_actions.empty_trash(folders),
+            ),
+            self._environment_button: (
+                lambda _: f"Remove it ({size(own_environment(context.host.folders).size)})?",
+                lambda _, folders: context.remove_environment(folders),
+            ),
+        }
+        for button, (question, action) in confirmed.items():
+            done = confirm_click(button, question, self._disk_handler(action), self._view, outputs)
+            self._read_state_after(done.then)
 
     def _connect_other_actions(self) -> None:
         """The buttons that start a job on the model, fill in the form, or send a request to the run."""
@@ -295,10 +290,8 @@ class RunsTab:
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""
-        boxes = (self._filter, self._sort, self._limit, self._chosen)
-        words, sort, limit, chosen = (inputs.get(box) or "" for box in boxes)
-        view = ListView(words, sort, limit, chosen, picking=bool(inputs.get(self._picking)))
-        return list_html(inputs.get(self._runs) or [], view)
+        boxes, picking = (self._filter, self._sort, self._limit, self._chosen), bool(inputs.get(self._picking))
+        return list_html(inputs.get(self._runs) or [], *(inputs.get(box) or "" for box in boxes), picking=picking)
 
     def _show_run(self, name: str | None, *, with_note: bool = True) -> dict[Any, Any]:
         """The card of the run, its note, and what can be done with it."""

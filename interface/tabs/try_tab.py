@@ -13,8 +13,8 @@ from ...core.engine import AnswerRequest
 from ...core.errors import TrainingProError
 from ...core.files import read_record, safe_paths
 from ...core.host import Folders
-from ...core.jobs import Answer, Event
-from ...records.folder import loras, read_log, read_training_prompt, run_files, trained_steps
+from ...core.jobs import Answer
+from ...records.folder import loras, run_files
 from ...train_utils import format_count
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 
@@ -164,7 +164,9 @@ class TryTab:
             if not events:
                 yield {self._status: status}
                 continue
-            append_answers(events, texts)
+            for event in events:
+                if isinstance(event, Answer):
+                    texts[event.side] += event.piece
             boxes = {self._without: texts["without"], self._with: texts["with"]}
             yield {self._status: status, self._heading: markup.paragraph(heading, quiet=True), **boxes}
 
@@ -182,20 +184,13 @@ class TryTab:
             yield status
 
 
-def append_answers(events: Sequence[Event], texts: dict[str, str]) -> None:
-    """Append new pieces to the answers."""
-    for event in events:
-        if isinstance(event, Answer):
-            texts[event.side] += event.piece
-
-
 def lora_choices(context: PageContext) -> list[str]:
     return [NO_LORA, *context.read_disk(lambda folders: loras.list_loadable(folders.loras), ())]
 
 
 def read_steps(lora: str, folders: Folders) -> int:
     """The steps that a LoRA was trained for; 0 if unknown."""
-    return trained_steps(read_log(loras.find_lora(lora, folders.loras)))
+    return run_files.trained_steps(run_files.read_log(loras.find_lora(lora, folders.loras)))
 
 
 def suggest_prompt(context: PageContext, name: str | None) -> tuple[str, bool]:
@@ -207,7 +202,7 @@ def suggest_prompt(context: PageContext, name: str | None) -> tuple[str, bool]:
         return "", False
     try:
         folder = safe_paths.child(context.host.folders.loras, str(name).partition("/")[0], "LoRA")
-        prompt = read_training_prompt(folder)
+        prompt = run_files.read_training_prompt(folder)
         text = prompt.example or read_record(folder / run_files.DATA_SAMPLE, list[dict[str, str]], [])[0]["value"]
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return "", False

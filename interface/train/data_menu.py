@@ -21,7 +21,7 @@ from ...data.readers import unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
 from ...train_utils import size
-from ..base import PageContext, markup, setting_layout
+from ..base import PageContext, form, markup
 
 # Data up to this size are previewed at once; larger data only when Check is pressed.
 MAX_PREVIEW_BYTES = 3_000_000
@@ -39,7 +39,7 @@ EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share"
 class DataPreview:
     """Kinds and number of examples of the chosen data, as far as they are known quickly."""
 
-    kinds: tuple[setting_layout.DataKind, ...] = ()
+    kinds: tuple[form.DataKind, ...] = ()
     examples: int = 0
     html: str = ""
 
@@ -48,7 +48,7 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
     """Preview the chosen data, and list unsupported files in the datasets folder."""
     chosen = values.get("data") or []
     # By their names only, if the data are large or the form is incomplete.
-    kinds: set[setting_layout.DataKind] = {
+    kinds: set[form.DataKind] = {
         "rows" if dataset_name(name).lower().endswith(dataset_index.ROW_SUFFIXES) else "text" for name in chosen
     }
     parts, note, examples = list[Markup](), "", 0
@@ -118,18 +118,10 @@ def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
 
 @dataclass(frozen=True)
 class AddedFile:
-    """An uploaded file and its name in the datasets folder; `existed` if the same bytes were already there."""
+    """An uploaded file by its name in the datasets folder, and what was done with it."""
 
-    uploaded: str
     name: str
-    existed: bool
-
-    @property
-    def message(self) -> str:
-        if not self.existed:
-            return f"Added: {self.name}."
-        note = "" if self.uploaded == self.name else f" as {self.name}"
-        return f"{self.uploaded} already exists{note}, so it was selected instead of being added again."
+    message: str
 
 
 def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
@@ -156,14 +148,18 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
         )
         duplicate = next((p.name for p in same_type if filecmp.cmp(p, path, shallow=False)), "")
         name = duplicate or safe_name(path.name)
-        if not duplicate:
+        if duplicate:
+            place = "" if path.name == name else f" as {name}"
+            message = f"{path.name} already exists{place}, so it was selected instead of being added again."
+        else:
             number, stem, suffix = 2, Path(name).stem, Path(name).suffix
             while (folder / name).exists():
                 name = f"{stem}-{number}{suffix}"
                 number += 1
             with atomic_write(folder / name, f".{name}{PART_SUFFIX}") as partial:
                 shutil.copyfile(path, partial)
-        added.append(AddedFile(path.name, name, existed=bool(duplicate)))
+            message = f"Added: {name}."
+        added.append(AddedFile(name, message))
     return added
 
 

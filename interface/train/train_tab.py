@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
-from ...records.folder import crashed_runs
+from ...core.model_shape import ModelShape
+from ...records.folder import inventory
 from ...settings import presets
-from ...settings.definitions import SETTINGS
+from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.live_settings import LIVE_KEYS
+from ...settings.other_names import Named, find_settings
+from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
+from ...settings.target_layers import is_known_architecture, target_layers
+from ...train_utils import StepPlan, plural, size
 from ..base import (
     Form,
     PageContext,
@@ -27,14 +33,19 @@ from ..base import (
     markup,
     page_load,
     refresh_choices,
-    setting_layout,
 )
-from ..run import RunPanel
-from . import data_menu, summary
+from ..base import (
+    form as layout,
+)
+from ..run import RunPanel, small_lr_svg
+from . import data_menu
 from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
 from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 from .setup_panel import SetupPanel
 
+RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
+STEP_KEYS = ("batch_size", "accumulation", "epochs", "max_steps")
+ASSUMED_EXAMPLES = 400  # examples, to draw the schedule before any data are chosen
 REMOVE_SUCCESS = "(...messages) => messages.map((html) => (html ?? '').includes('tp-good') ? '' : html)"
 
 
@@ -73,10 +84,10 @@ class ResumePanel:
         what = "Looking for interrupted runs"
         add_handler(page_load(), self._list_runs, None, panel, what=what, clears=clears)
 
-    def _crashed_runs(self) -> list[crashed_runs.CrashedRun]:
+    def _crashed_runs(self) -> list[inventory.CrashedRun]:
         if self._context.read_only_reason():
             return []
-        runs = self._context.read_disk(crashed_runs.find_crashed_runs, ())
+        runs = self._context.read_disk(inventory.find_crashed_runs, ())
         return [run for run in runs if not self._context.is_training(run.name)]
 
     def _list_runs(self) -> dict[Any, Any]:
@@ -99,9 +110,9 @@ class ResumePanel:
             if button is self._resume_button:  # bit for bit as if it had not crashed
                 return self._context.resume_run(run.name)
             if button is self._keep_button:
-                crashed_runs.keep_run(run, folders)
+                inventory.keep_run(run, folders)
                 return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
-            crashed_runs.discard_run(run, folders)
+            inventory.discard_run(run, folders)
             return f"Discarded {run.name}."
 
         message = {self.message: self._context.run_disk_action(act)}
@@ -161,7 +172,7 @@ class TrainTab:
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
         self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
-        for keys in setting_layout.VISIBLE_ROWS:
+        for keys in layout.VISIBLE_ROWS:
             self.form.draw_row(*keys)
             if "schedule" in keys:
                 self._schedule_chart = gr.HTML(elem_id="tp-schedule-drawn")
@@ -173,24 +184,24 @@ class TrainTab:
             elem_id="tp-find",
         )
         results = gr.HTML(elem_id="tp-find-results", elem_classes="tp-said")
-        add_handler(query.change, summary.results_html, query, results, what="Finding a setting")
-        for title, rows in setting_layout.FOLDED_ROWS.items():
-            with gr.Accordion(title, open=False, elem_id=setting_layout.part_id(title)) as part:
-                if title in setting_layout.PRESET_TABLES:
-                    self._presets.draw_table(setting_layout.PRESET_TABLES[title])
+        add_handler(query.change, results_html, query, results, what="Finding a setting")
+        for title, rows in layout.FOLDED_ROWS.items():
+            with gr.Accordion(title, open=False, elem_id=layout.part_id(title)) as part:
+                if title in layout.PRESET_TABLES:
+                    self._presets.draw_table(layout.PRESET_TABLES[title])
                 for keys in rows:
                     self.form.draw_row(*keys, **(data_options if keys == ("eval_data",) else {}))
-                if title == setting_layout.LORA_PART:
+                if title == layout.LORA_PART:
                     draw_layer_picker(self._context, self.form)
-                if title == setting_layout.LIVE_PART:
+                if title == layout.LIVE_PART:
                     self._run_panel.buttons.draw_live()
-                if title == setting_layout.MEMORY_PART:
+                if title == layout.MEMORY_PART:
                     self._probe_panel = ProbePanel(self._context, self.form)
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
         self._preview = gr.State(DataPreview())
-        self._form_state = gr.HTML(setting_layout.hiding_style(hidden_keys({}, ())), elem_id="tp-marks")
+        self._form_state = gr.HTML(layout.hiding_style(hidden_keys({}, ())), elem_id="tp-marks")
         # A hidden text box that receives the clicks from clicks.js.
         self._wish_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
 
@@ -317,23 +328,23 @@ class TrainTab:
         """Updates of the parts that follow from the form."""
         context, values, preview = self._context, self.form.values(inputs), inputs[self._preview]
         titles = {
-            part: gr.update(label=summary.part_title(name, setting_layout.FOLDED_ROWS[name], values))
+            part: gr.update(label=part_title(name, layout.FOLDED_ROWS[name], values))
             for name, part in self._folded_parts.items()
         }
         config: Mapping[str, Any] = {}
         with suppress(TrainingProError):
             if not context.host.model_status().problem:
                 config = context.host.card().config
-        text = summary.steps_and_lora(values, preview.examples, config)
+        text = steps_and_lora(values, preview.examples, config)
         # A style sheet that marks the results whose inputs have changed.
         current = context.made_from(values)
         made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
         outdated = [kind for kind, used in made_from.items() if used and used.differs(current)]
-        hiding = setting_layout.hiding_style(hidden_keys(values, preview.kinds))
+        hiding = layout.hiding_style(hidden_keys(values, preview.kinds))
         return {
             self._summary: markup.paragraph(text, quiet=True),
-            self._schedule_chart: summary.schedule_svg(values, preview.examples),
-            self._form_state: hiding + summary.reset_buttons(values) + markup.outdated_style(outdated),
+            self._schedule_chart: schedule_svg(values, preview.examples),
+            self._form_state: hiding + reset_buttons(values) + markup.outdated_style(outdated),
             **titles,
         }
 
@@ -363,3 +374,73 @@ class TrainTab:
             return gr.update(), gr.update(), data or before
         suggestion = data_menu.suggest_lora_name(data, self._context.host.model_status().model)
         return suggestion, SETTINGS["if_exists"].default, data
+
+
+def results_html(query: str) -> str:
+    """Links to what the query finds, each with a sentence; a preset also has a button that fills it in."""
+    if not query.strip():
+        return ""
+    goals = {f"Preset: {goal.label}": goal for goal in presets.goals()}
+    names = [Named("start-from", label, {"preset": [goal.label]}, goal.words) for label, goal in goals.items()]
+    found = find_settings(query, names)
+    if not found:
+        return markup.paragraph(f"No setting or preset matches {query[:60]!r}. Try a shorter word.", quiet=True)
+    results = []
+    for named in found:
+        goal, link = goals.get(named.label), markup.setting_link(named.key, named.label)
+        button = Markup(" {}").format(markup.apply_button("use", goal.values)) if goal else ""
+        results.append(Markup(RESULT).format(link + button, named.help.partition(". ")[0]))
+    return markup.join(results)
+
+
+def steps_and_lora(values: Mapping[str, Any], examples: int, config: Mapping[str, Any]) -> str:
+    """The number of steps, and what the LoRA will be; a sentence is left out while its numbers are half-typed."""
+    sentences = []
+    if parsed := _parse(values, STEP_KEYS):
+        per_step = parsed["batch_size"] * parsed["accumulation"]
+        total = StepPlan(examples, **parsed).steps if examples else 0
+        steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
+        sentences.append(f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}.")
+    if parsed := _parse(values, ("rank", "alpha", "rslora", "targets")):
+        lora, shape, targets, file_size = LoraSettings(**parsed), ModelShape.of(config), parsed["targets"], ""
+        if shape is not None and is_known_architecture(config, targets):
+            # Four bytes for each weight: the LoRA is float32, whatever the model is.
+            weights = shape.lora_weights(parsed["rank"], target_layers(targets))
+            file_size = f", file size about {size(4 * weights)}"
+        elif shape is not None:  # its layers must be counted: too slow for every key press
+            file_size = "; Check shows its file size"
+        sentences.append(f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_size}.")
+    return " ".join(sentences)
+
+
+def schedule_svg(values: Mapping[str, Any], examples: int) -> str:
+    """A small chart of the schedule; empty while a setting is half-typed."""
+    try:
+        settings = training_settings({**values, "name": "look", "data": ["look"]})
+    except TrainingProError:
+        return ""
+    plan = StepPlan(examples or ASSUMED_EXAMPLES, **_parse(values, STEP_KEYS))
+    return small_lr_svg(settings, plan)
+
+
+def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Parse these settings; empty if one of them is invalid."""
+    try:
+        return {key: SETTINGS[key].read(values[key]) for key in keys}
+    except ValueError:
+        return {}
+
+
+def reset_buttons(values: Mapping[str, Any]) -> Markup:
+    """Reset buttons of all settings that differ from their defaults."""
+    defaults = {key: SETTINGS[key].default for key in values if key not in presets.EXCLUDED_KEYS}
+    changed_keys = presets.differing_keys(defaults, {key: values[key] for key in defaults})
+    buttons = (markup.reset_button(key, presets.format_value(key, defaults[key])) for key in changed_keys)
+    return markup.join(buttons)
+
+
+def part_title(name: str, rows: Iterable[Iterable[str]], values: Mapping[str, Any]) -> str:
+    """The title of a folded part, with its settings that differ from their defaults."""
+    defaults = {key: SETTINGS[key].default for row in rows for key in row if key in values}
+    changed = presets.describe_changes(defaults, {key: values[key] for key in defaults})
+    return f"{name}: {'; '.join(changed)}" if changed else name

@@ -1,4 +1,4 @@
-"""Inventory of LoRAs, checkpoints and backups on disk, with the status of each run and its size."""
+"""Inventory of LoRAs, checkpoints and backups on disk; and runs that a crash cut off, to keep or to discard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import modified_at, read_json, read_record, safe_paths, usable_entries
+from ...core.files import modified_at, read_json, safe_paths, usable_entries, write_json
 from ...core.host import Folders
-from ...train_utils import checkpoint_step, natural_key
+from ...core.jobs import Step, event_file, progress_of
+from ...train_utils import checkpoint_step, duration, natural_key
 from . import loras, run_files
 from .loras import RunStatus
-from .run_folder import is_in_progress, recover_interrupted
+from .run_folder import RunFolder, hold_run_lock, is_in_progress, read_journal, recover_interrupted
 
 PartKind = Literal["checkpoint", "LoRA only", "backup", "earlier"]
 
@@ -78,11 +79,11 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
     damage: list[str] = []
     log, checkpoints = run_files.read_log(folder, damage), loras.resumable_checkpoints(folder)
-    parts, state = tuple(_parts(folder)), run_files.StateSummary()
-    if checkpoints and not log:  # without its curve, which has thousands of values to check
-        state = read_record(checkpoints[-1].folder / run_files.STATE, run_files.StateSummary, state, damage)
+    parts, saved = tuple(_parts(folder)), checkpoints[-1].step if checkpoints else 0
+    # A run that has no log yet, or was cut off, is as far as its last events say.
+    now = progress_of([] if log else event_file.read_first_and_last(folder))
     # The smoothed loss, if there is one: the loss of a single step says little.
-    losses = (log.get("smoothed_loss"), state.get("smoothed"), log.get("loss"))
+    losses = (log.get("smoothed_loss"), now.smoothed_loss, log.get("loss"))
     model = log.get("base_model_name") or ""
     # A LoRA made elsewhere has no log, and a run that crashed has its config in its checkpoints only.
     for candidate in (folder, *(part.folder for part in parts)) if not model else ():
@@ -98,8 +99,8 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         folder=folder,
         status="in progress" if is_in_progress(folder.name, folders) else loras.run_status(folder),
         model=model,
-        step=log.get("current_steps") or state.get("step") or 0,
-        steps=log.get("steps") or 0,
+        step=log.get("current_steps") or now.step or saved,
+        steps=log.get("steps") or now.steps,
         loss=next((float(loss) for loss in losses if loss is not None), None),
         when=when,
         size=loras.size_on_disk(folder),
@@ -163,3 +164,86 @@ def _kind(folder: Path) -> PartKind | None:
     if (folder / run_files.STATE).is_file():
         return "backup" if folder.parent.name == run_files.BACKUP_FOLDER else "checkpoint"
     return "LoRA only" if loras.has_lora(folder) else None
+
+
+@dataclass(frozen=True)
+class CrashedRun:
+    """A crashed run. It can resume from `safe_step`; `at` is the time of its last event or checkpoint."""
+
+    name: str
+    folder: Path
+    at: float
+    step: int
+    steps: int
+    safe_step: int
+    lost_seconds: float
+
+    @property
+    def lost_steps(self) -> int:
+        return max(0, self.step - self.safe_step)
+
+    @property
+    def lost_work(self) -> str:
+        """What a resumed run has to repeat, in words."""
+        if not self.lost_steps:
+            return "nothing is lost"
+        steps = "1 step is" if self.lost_steps == 1 else f"{self.lost_steps} steps are"
+        return f"{steps} lost, about {duration(self.lost_seconds)} of work"
+
+
+def find_crashed_runs(folders: Folders) -> list[CrashedRun]:
+    """Return the crashed runs that are not being trained now, the latest first."""
+    runs = []
+    for path in (*usable_entries(folders.loras), *usable_entries(folders.models)):
+        if not path.is_dir():
+            continue
+        recover_interrupted(path, folders)
+        if safe_paths.leads_out(path) or loras.run_status(path) != "cut off" or is_in_progress(path.name, folders):
+            continue
+        events = event_file.read_first_and_last(path)
+        last = next((event for event in reversed(events) if isinstance(event, Step)), None)
+        checkpoints = loras.resumable_checkpoints(path)
+        safe_step = checkpoints[-1].step if checkpoints else 0
+        saved_at = max((modified_at(c.folder / run_files.STATE) for c in checkpoints), default=0.0)
+        step, steps, at = (last.step, last.steps, last.at) if last else (0, 0, modified_at(path))
+        lost = max(0.0, at - (saved_at or events[0].at)) if step > safe_step else 0.0
+        runs.append(CrashedRun(path.name, path, max(at, saved_at), max(safe_step, step), steps, safe_step, lost))
+    return sorted(runs, key=lambda run: -run.at)
+
+
+def keep_run(run: CrashedRun, folders: Folders) -> Path:
+    """Make the LoRA of the last complete checkpoint the LoRA of the run, and mark the run as stopped."""
+    checkpoints = loras.resumable_checkpoints(run.folder)
+    if not checkpoints:
+        raise SavingError(f"{run.name!r} crashed before its first checkpoint, so there is nothing to keep.")
+    checkpoint, folder = checkpoints[-1], RunFolder(run.folder, folders.logs)
+    graph = run_files.read_state(checkpoint.folder).get("graph") or []
+    partial = folder.empty_weights_folder()
+    loras.copy_weights(checkpoint.folder, partial)
+    folder.move_into_place(partial)
+    write_json(run.folder / run_files.GRAPH, graph)
+    last_entry: dict[str, Any] = dict(graph[-1]) if graph else {}
+    log = {
+        **{key: last_entry.get(key) for key in ("loss", "learning_rate", "epoch", "smoothed_loss")},
+        "current_steps": checkpoint.step,
+        "ended": "stopped",
+        "ended_because": f"the run crashed, and {checkpoint.folder.name} was kept",
+        "steps": run.steps or checkpoint.step,
+    }
+    # The log says that the run has ended, so it is written last: until then, this can be done anew after a kill.
+    write_json(run.folder / run_files.LOG, run_files.log_entry(log))
+    folder.recover()
+    return run.folder
+
+
+def discard_run(run: CrashedRun, folders: Folders) -> None:
+    """Restore the folder as it was before the run: empty, an earlier LoRA, or the run before it was resumed."""
+    journal = read_journal(run.folder)
+    steps = [checkpoint.step for checkpoint in loras.resumable_checkpoints(run.folder)]
+    if journal is None or journal.began_at_step not in (0, *steps):
+        raise SavingError(
+            f"{run.name!r} can't be restored to its state before the run, because the checkpoint that it was "
+            "resumed from is unknown or no longer exists. You can delete the LoRA instead."
+        )
+    with hold_run_lock(run.name, folders):
+        RunFolder(run.folder, folders.logs).discard()

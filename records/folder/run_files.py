@@ -5,14 +5,14 @@ Each value of a record must have its declared type; a damaged one is told and le
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from ...core.files import Count, check_record, read_record, read_small_file, usable_entries, write_text
-from ...core.jobs import EvidenceMeasured, RecallMeasured, SampleGenerated, event_file
+from ...core.files import Count, read_record, read_small_file, usable_entries, write_text
+from ...core.jobs import Event, EvidenceMeasured, RecallMeasured, SampleGenerated, event_file
 from ...core.readable import readable
 from ...train_utils import plural
 
@@ -123,15 +123,8 @@ class GraphRecord(_GraphPlace, total=False):
     kept_aside: str
 
 
-class StateSummary(TypedDict, total=False):
-    """run_state.json without its curve, for a list."""
-
-    step: Count
-    smoothed: float | None
-
-
-class StateRecord(StateSummary, total=False):
-    """run_state.json with its curve."""
+class StateRecord(TypedDict, total=False):
+    """run_state.json, by what is read of it beside a resume."""
 
     graph: list[GraphRecord]
 
@@ -203,24 +196,15 @@ def write_note(folder: Path, text: str) -> None:
 
 def read_samples(folder: Path) -> list[SampleGenerated]:
     """Read the samples of a run folder in their order; skip lines that cannot be read."""
-    try:
-        # Not splitlines: a sample may contain other line ends, such as U+2028.
-        lines = (folder / SAMPLES).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
-        return []
-    samples: list[SampleGenerated] = []
-    for line in lines:
-        try:
-            samples.append(check_record(json.loads(line), SampleGenerated, SAMPLES, []))
-        except (ValueError, RecursionError):
-            continue
-    return samples
+    events = list[Event | None]()
+    with suppress(OSError):
+        events += map(event_file.parse_event, (folder / SAMPLES).read_bytes().splitlines())
+    return [event for event in events if isinstance(event, SampleGenerated)]
 
 
 def write_samples(folder: Path, samples: Iterable[SampleGenerated]) -> None:
-    """Write all samples, replacing the file."""
-    lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
-    write_text(folder / SAMPLES, "".join(lines))
+    """Write all samples, replacing the file. Each is a line as in the file of events."""
+    write_text(folder / SAMPLES, "".join(map(event_file.event_line, samples)))
 
 
 @dataclass(frozen=True)

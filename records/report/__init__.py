@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import charts, graph_file
-from .charts import Mark, draw_curve, steps_per_epoch
+from .charts import Mark, draw_curve
 from .graph_file import (
     GraphItem,
     Workload,
@@ -37,6 +37,5 @@ __all__ = [
     "read_verdict",
     "render_report",
     "run_speed",
-    "steps_per_epoch",
     "write_missing_report",
 ]

@@ -65,10 +65,6 @@ class Verdict:
     step: int = 0
     better: str = ""
 
-    def as_log(self) -> dict[str, Any]:
-        """Return plain values for training_log.json."""
-        return {**vars(self)}
-
 
 def read_verdict(log: Mapping[str, Any]) -> str:
     """Return the text of the verdict in a log, or an empty string."""

@@ -10,7 +10,7 @@ import pytest
 from training_pro import core
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, Request, Step
 from training_pro.engine.saving import safe_save
-from training_pro.records.folder import RunFolder, crashed_runs, loras
+from training_pro.records.folder import RunFolder, inventory, loras
 from training_pro.settings import files
 from training_pro.tests.engine import watching
 from training_pro.tests.engine.watching import asking, at, events_of, extending, stopping_at, texts
@@ -125,7 +125,7 @@ def test_a_deleted_folder_is_created_again_and_can_go_on_when_the_run_is_cut_off
     job = at({3: lambda job: shutil.rmtree(place.lora()), 7: watching.break_down})
     with pytest.raises(OSError, match="the power went"):
         place.train(job=job, save_every=2, **TWO)
-    (run,) = crashed_runs.find_crashed_runs(place.folders)
+    (run,) = inventory.find_crashed_runs(place.folders)
     asked = files.load_settings(run.folder / "training_parameters.json", place.folders.datasets).values
     assert place.train(resume="newest", **asked).text.startswith("'a' finished at step 8 of 8")
     assert place.weights() == place.weights("whole")
@@ -182,6 +182,6 @@ def test_for_a_file_that_stays_held_another_name_is_used(place, held):
     assert "adapter_model.safetensors is read-only, or another program has it open" in message
     assert loras.run_status(place.lora("a-2")) == "finished"
     assert {"report.html", "samples.jsonl", "training_prompt.json"} <= {path.name for path in end.folder.iterdir()}
-    assert (loras.run_status(place.lora()), crashed_runs.find_crashed_runs(place.folders)) == ("stopped", [])
+    assert (loras.run_status(place.lora()), inventory.find_crashed_runs(place.folders)) == ("stopped", [])
     because = watching.read(place.lora() / "training_log.json")["ended_because"]
     assert because == f"the LoRA was saved in {place.lora('a-2')} instead"

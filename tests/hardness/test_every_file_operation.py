@@ -17,7 +17,7 @@ from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.jobs import CheckpointSaved, Job, Request, Session, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
-from training_pro.records.folder import crashed_runs, inventory, loras
+from training_pro.records.folder import inventory, loras
 from training_pro.records.queue import QueueRunner
 from training_pro.records.report import write_missing_report
 from training_pro.tests.tiny import QUICK, Workspace, read_tree, watched_job
@@ -86,7 +86,7 @@ def old_lora(place):
 
 
 def to_crashed_run(act):
-    return lambda place: act(crashed_runs.find_crashed_runs(place.folders)[0], place.folders)
+    return lambda place: act(inventory.find_crashed_runs(place.folders)[0], place.folders)
 
 
 def merge(place):
@@ -109,7 +109,7 @@ def run_queue(place):
     for thread in threading.enumerate():  # the lock of a run goes just after the run has left the queue
         if thread.name.startswith("Training "):
             thread.join()
-    if crashed_runs.find_crashed_runs(place.folders):  # a run that had begun is left to the user
+    if inventory.find_crashed_runs(place.folders):  # a run that had begun is left to the user
         place.train(resume="newest", **RUN)
 
 
@@ -119,13 +119,13 @@ JOBS = {
     "replace": ([old_lora], train(if_exists="replace"), train(if_exists="replace")),
     "continue": ([old_lora], train(if_exists="continue"), train(if_exists="continue")),
     "resume": ([stop], train(resume="newest"), None),
-    "discard": ([old_lora, crash_at(Step, if_exists="replace")], to_crashed_run(crashed_runs.discard_run), None),
+    "discard": ([old_lora, crash_at(Step, if_exists="replace")], to_crashed_run(inventory.discard_run), None),
     "discard after a resume": (
         [stop, crash_at(CheckpointSaved, resume="newest")],
-        to_crashed_run(crashed_runs.discard_run),
+        to_crashed_run(inventory.discard_run),
         None,
     ),
-    "keep": ([crash_at(CheckpointSaved)], to_crashed_run(crashed_runs.keep_run), None),
+    "keep": ([crash_at(CheckpointSaved)], to_crashed_run(inventory.keep_run), None),
     "merge": ([old_lora], merge, merge),
     "gguf": ([old_lora], export, export),
     "queue": ([], run_queue, run_queue),
@@ -166,7 +166,7 @@ def test_killed_before_any_file_operation(tmp_path, place, job, every):
             (target if path.endswith("/") else target.parent).mkdir(parents=True, exist_ok=True)
             if not path.endswith("/"):
                 target.write_bytes(data)
-        crashed = crashed_runs.find_crashed_runs(opened.folders)  # as a page does that is opened
+        crashed = inventory.find_crashed_runs(opened.folders)  # as a page does that is opened
         if old:
             refuse_lost_lora(opened, whole)
         if files_of(opened) != expected or crashed:

@@ -14,7 +14,7 @@ from training_pro.data.dataset_index import find_datasets
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
-from training_pro.records.folder import choose_run_folder, crashed_runs
+from training_pro.records.folder import choose_run_folder, inventory
 from training_pro.records.queue import QueueRunner
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
@@ -133,9 +133,9 @@ def test_a_record_of_a_run_names_no_other_folder(root):
         journal = {"action": action, "began_at_step": 0, "backup": value, "initial_lora": True}
         (folder / ".journal.json").write_text(json.dumps(journal), encoding="utf-8")
     kept = {path: content for path, content in tree(root).items() if "cut-" not in path}
-    for run in crashed_runs.find_crashed_runs(folders):
+    for run in inventory.find_crashed_runs(folders):
         if run.name.startswith("cut-"):
-            crashed_runs.discard_run(run, folders)
+            inventory.discard_run(run, folders)
     assert tree(root) == kept
 
 

@@ -21,16 +21,15 @@ from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import Form
 from training_pro.interface.run import queue_view
-from training_pro.interface.tabs import run_card, run_list
+from training_pro.interface.tabs import run_list
 from training_pro.records.folder import (
     RunFolder,
     copy_as_lora,
-    crashed_runs,
     inventory,
     loras,
     plan_upload,
     read_samples,
-    read_training_prompt,
+    run_files,
     trash,
 )
 from training_pro.records.queue import QueueRunner
@@ -67,7 +66,7 @@ def root(tmp_path_factory):
     (training / "presets" / "mine.json").write_text(json.dumps({"rank": 8, "data": ["a.txt"]}))
     step = {"event": "step", "at": 1e9, "step": 5, "steps": 8, "epoch": 0.5, "loss": 2.0, "smoothed": 2.0}
     step |= {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 9, "seconds": 3.0}
-    sample = {"at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
+    sample = {"event": "sample_generated", "at": 1e9, "step": 2, "prompt": "Once", "text": "upon", "without": "a"}
     (made / "loras" / "crashed" / "events.jsonl").write_text(json.dumps(step) + "\n")
     (made / "loras" / "finished" / "samples.jsonl").write_text(json.dumps(sample) + "\n")
     return made
@@ -103,18 +102,18 @@ def act(root):
         assert main([*command, "--user-data", str(root)]) == 0
     runs = run_list.list_runs(folders)
     for column in run_list.COLUMNS:
-        assert run_list.list_html(runs, run_list.ListView(sort=column))
+        assert run_list.list_html(runs, sort=column)
     for entry in entries:
-        assert run_card.run_card(entry, entry.name)
+        assert run_list.run_card(entry, entry.name)
         read_samples(entry.folder)
-        read_training_prompt(entry.folder)
+        run_files.read_training_prompt(entry.folder)
         loras.describe_folder(entry.folder)
         RunFolder(entry.folder, folders.logs, resumes=True).finished()
-    run_card.comparison_html(entries[0], entries[-1])
+    run_list.comparison_html(entries[0], entries[-1])
     trash.list_trash(folders)
     card = ModelCard("tiny", {}, None, "float32")
     estimate_time(Workload(1000.0, 0.0, 0), card, "lora", folders.loras)
-    found = crashed_runs.find_crashed_runs(folders)
+    found = inventory.find_crashed_runs(folders)
     [run.lost_work for run in found]
     look_at_queue(host)
     Form().updates(presets.load_form(folders.form))

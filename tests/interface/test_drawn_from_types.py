@@ -14,7 +14,7 @@ from training_pro.data.report import DatasetReport, ExamplePreview, SourceReport
 from training_pro.interface.base import markup
 from training_pro.interface.page import page
 from training_pro.interface.run import RunView, report_view
-from training_pro.interface.tabs import append_answers, perplexity_tab, run_list
+from training_pro.interface.tabs import perplexity_tab, run_list
 from training_pro.interface.train import probe_card
 from training_pro.records.folder import LoraEntry
 from training_pro.records.report import ReportData, graph_entry, render_report
@@ -53,7 +53,6 @@ def test_every_event_is_drawn(kind, data):
     assert_escaped(view.html() + view.extra_charts() + view.samples())
     assert_escaped(view.html(following="<script>") + perplexity_tab.results_html(events))
     assert isinstance(view.short_status(), str)
-    append_answers(events, {"with": "", "without": ""})
     formatter = jobs.console.EventPrinter(print)
     assert all(isinstance(formatter.line(event), str) for event in events)
     of_report = [event for event in events if not isinstance(event, jobs.JobEnded)]
@@ -73,7 +72,7 @@ def test_all_other_parts_of_the_page_are_drawn(data):
     assert_escaped(probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, fitted=data.draw(st.booleans())))
     assert_escaped(report_view.example_card(data.draw(instances_of(ExamplePreview)), 3))
     runs = [run_list.ListedRun(entry) for entry in data.draw(st.lists(instances_of(LoraEntry), max_size=3))]
-    assert_escaped(run_list.list_html(runs, run_list.ListView()))
+    assert_escaped(run_list.list_html(runs))
 
 
 @SLOW

@@ -35,7 +35,7 @@ LOG = {
     "ended": "finished",
     "ended_at": "2026-11-21T06:40:00+00:00",
 }
-SAMPLE = '{{"at": 0.0, "step": {}, "prompt": "", "text": "a", "without": ""}}\n'
+SAMPLE = '{{"event": "sample_generated", "at": 0.0, "step": {}, "prompt": "", "text": "a", "without": ""}}\n'
 FINISHED: dict[str, object] = {
     **lora(),
     "training_log.json": LOG,

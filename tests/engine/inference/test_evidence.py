@@ -13,7 +13,7 @@ from training_pro.data import general
 from training_pro.data.examples import copied_shares, count_runs
 from training_pro.engine.inference import evidence
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.records.folder import EVIDENCE, REPORT, read_evidence, read_log
+from training_pro.records.folder import REPORT, read_log, run_files
 from training_pro.tests.engine.inference.references import raise_during
 from training_pro.tests.tiny import watched_job
 
@@ -49,13 +49,13 @@ def test_a_lora_of_zeros_forgets_exactly_nothing(with_lora, short_texts):
 def test_asked_twice_it_says_the_same_leaves_the_lora_as_it_was_and_is_recorded(with_lora, short_texts):
     weights, folder = with_lora.weights(), with_lora.lora()
     first, second = measure(with_lora)[1], measure(with_lora)[1]
-    recorded = read_evidence(folder)
+    recorded = run_files.read_evidence(folder)
     assert first == replace(second, at=first.at, seconds=first.seconds)
     assert first == replace(recorded, at=first.at, seconds=first.seconds)
     assert with_lora.weights() == weights
-    (folder / EVIDENCE).write_text('[{"general": 5}]', "utf-8")
+    (folder / run_files.EVIDENCE).write_text('[{"general": 5}]', "utf-8")
     damage = []
-    assert read_evidence(folder, damage) is None and damage
+    assert run_files.read_evidence(folder, damage) is None and damage
 
 
 @pytest.mark.long
@@ -78,7 +78,7 @@ def test_a_run_can_test_its_lora_at_the_end_and_is_finished_also_if_that_fails(p
     place.train(host, name="tested", max_steps=2, test_at_end=True, job=job)
     assert place.weights("tested") == place.weights("plain")
     assert read_log(place.lora("tested"))["ended"] == "finished"
-    assert isinstance(read_evidence(place.lora("tested")), EvidenceMeasured) is not fails
+    assert isinstance(run_files.read_evidence(place.lora("tested")), EvidenceMeasured) is not fails
     told = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
     assert ("The LoRA could not be tested: no test today" in told) is fails
     reports = [(place.lora(name) / REPORT).read_text("utf-8") for name in ("plain", "tested")]

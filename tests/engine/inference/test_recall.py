@@ -13,7 +13,7 @@ from training_pro.engine.inference import plan_recall
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
-from training_pro.records.folder import read_recalls
+from training_pro.records.folder import run_files as records
 from training_pro.tests.engine.inference.references import finished_model, mean, prepared
 from training_pro.tests.tiny import Workspace, watched_job
 
@@ -78,7 +78,7 @@ def test_a_page_is_known_by_heart_after_thirty_epochs_and_unseen_text_is_not(tra
     assert first.learned.recall < 0.05
     assert last.learned.recall > 0.95
     assert last.control.recall < first.control.recall + 0.05
-    assert [event.learned for event in read_recalls(place.lora())][-1] == last.learned
+    assert [event.learned for event in records.read_recalls(place.lora())][-1] == last.learned
 
 
 def generated_share(model, passage):
@@ -106,11 +106,14 @@ def test_a_lora_and_its_checkpoint_are_measured_beside_the_model_and_changed_dat
     (before, after), advice = measure(by_heart, "a", 16)
     assert before.recall < 0.05 and advice == []
     assert after.recall == pytest.approx(last.learned.recall, abs=0.02)
-    assert [(e.step, e.learned) for e in read_recalls(by_heart.lora())] == [(0, before), (last.step, after)]
+    assert [(e.step, e.learned) for e in records.read_recalls(by_heart.lora())] == [
+        (0, before),
+        (last.step, after),
+    ]
     by_heart.write("page.txt", f"{TRAINING_TEXT} One more line.")
     (before, after), (advice,) = measure(by_heart, "a/checkpoint-7-epoch-1", 4)
     assert (before.passages, after.passages) == (4, 4) and "changed" in advice
-    measured = read_recalls(by_heart.lora("a/checkpoint-7-epoch-1"))
+    measured = records.read_recalls(by_heart.lora("a/checkpoint-7-epoch-1"))
     assert [(e.step, e.epoch) for e in measured] == [(0, 0.0), (7, 1.0)]
 
 
@@ -124,7 +127,7 @@ def test_a_resumed_run_measures_the_same_passages_again(place):
     assert (last.step, last.why) == (6, "end")
     resumed = of_kind(train(place, name="cut", epochs=4, resume="newest"), RecallMeasured)
     assert all(event.step > 6 for event in resumed)
-    measured = read_recalls(place.lora("cut"))
+    measured = records.read_recalls(place.lora("cut"))
     assert [(e.step, e.learned) for e in measured] == [(e.step, e.learned) for e in whole]
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from training_pro.hosts.standalone import StandaloneHost
-from training_pro.records.folder import crashed_runs, loras
+from training_pro.records.folder import inventory, loras
 from training_pro.tests.engine.architectures import simulate_kill
 from training_pro.tests.engine.watching import read, stopping_at
 
@@ -67,12 +67,12 @@ def test_a_crashed_run_is_listed_kept_without_what_a_kill_left_and_resumes_bit_f
     leftover = folder / ".part" / "lora"
     leftover.mkdir(parents=True)
     (leftover / "model.safetensors").write_text("half")
-    (run,) = crashed_runs.find_crashed_runs(place.folders)
+    (run,) = inventory.find_crashed_runs(place.folders)
     assert (run.name, run.folder, run.safe_step) == ("a", folder, 4)
     shutil.copytree(folder, place.folders.models / "kept")
-    (kept,) = (r for r in crashed_runs.find_crashed_runs(place.folders) if r.name == "kept")
-    crashed_runs.keep_run(kept, place.folders)
-    assert [r.name for r in crashed_runs.find_crashed_runs(place.folders)] == ["a"]
+    (kept,) = (r for r in inventory.find_crashed_runs(place.folders) if r.name == "kept")
+    inventory.keep_run(kept, place.folders)
+    assert [r.name for r in inventory.find_crashed_runs(place.folders)] == ["a"]
     assert equal(state_of(place, "kept"), state_of(place, folder / "checkpoint-4-epoch-1"))
     place.train(**FULL, shard_size="200KB", if_exists="continue")
     assert equal(state_of(place, "a"), whole)

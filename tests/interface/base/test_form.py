@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 
 import pytest
-from training_pro.interface.base import markup, setting_layout, shown_value
+from training_pro.interface.base import form, markup, shown_value
 from training_pro.interface.base.form import choice_value, display_value, make_component
-from training_pro.interface.train import summary
+from training_pro.interface.train import train_tab
 from training_pro.settings import rules
 from training_pro.settings.definitions import SETTINGS
 
 
 def test_every_setting_has_one_place_and_every_folded_part_an_id():
-    placed = [*(key for row in setting_layout.ALL_ROWS for key in row), "name", "if_exists", "data"]
+    placed = [*(key for row in form.ALL_ROWS for key in row), "name", "if_exists", "data"]
     assert sorted(placed) == sorted(SETTINGS)
-    parts = setting_layout.FOLDED_ROWS
-    assert len(set(map(setting_layout.part_id, parts))) == len(parts)
+    parts = form.FOLDED_ROWS
+    assert len(set(map(form.part_id, parts))) == len(parts)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_irrelevant_settings_are_hidden_but_not_invalid_ones(values, kinds, irre
 
 
 def test_a_row_without_visible_settings_is_hidden_too_and_links_say_so():
-    sheet = setting_layout.hiding_style(rules.hidden_keys({}, ("text",)))
+    sheet = form.hiding_style(rules.hidden_keys({}, ("text",)))
     assert "#tp-row-format" in sheet and "#tp-row-chunking" not in sheet
     assert '[data-tp-go="dementor_repeats"]::after' in sheet
 
@@ -96,10 +96,10 @@ def test_the_form_shows_what_its_boxes_can_hold():
 
 
 def test_settings_buttons_and_presets_are_found_by_their_words():
-    html = summary.results_html("cutoff_len")
+    html = train_tab.results_html("cutoff_len")
     assert 'href="#tp-cutoff"' in html and "Maximum number of tokens in one example" in html
-    assert 'href="#tp-check"' in summary.results_html("verify"), "an old name"
-    preset = summary.results_html("questions and answers")
-    assert 'href="#tp-start-from"' in preset and "Preset: " in preset and summary.results_html(" ") == ""
-    nothing = summary.results_html("<b>zzqq</b>")
+    assert 'href="#tp-check"' in train_tab.results_html("verify"), "an old name"
+    preset = train_tab.results_html("questions and answers")
+    assert 'href="#tp-start-from"' in preset and "Preset: " in preset and train_tab.results_html(" ") == ""
+    nothing = train_tab.results_html("<b>zzqq</b>")
     assert "No setting or preset matches" in nothing and "<b>zz" not in nothing

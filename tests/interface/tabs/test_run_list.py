@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from training_pro.core.jobs import Job
-from training_pro.interface.tabs.run_list import COLUMNS, PAGE, ListedRun, ListView, list_html, list_runs
+from training_pro.interface.tabs.run_list import COLUMNS, PAGE, ListedRun, list_html, list_runs
 from training_pro.records.folder import LoraEntry
 from training_pro.records.remote import read_progress
 from training_pro.tests.fakes import make_folders
@@ -39,14 +39,14 @@ def test_it_is_sorted_by_any_column_and_missing_values_are_last():
         ("validation", ["night", "story-10", "story-9"]),
         ("--date; drop", ["story-10", "night", "story-9"]),
     ):
-        assert names(list_html(RUNS, ListView(sort=sort))) == expected
+        assert names(list_html(RUNS, sort=sort)) == expected
 
 
 def test_a_second_click_turns_the_order_around_and_columns_without_values_are_left_out():
-    assert "Recall" not in list_html(RUNS, ListView()) and COLUMNS["forgot"].text(RUNS[0]) == ""
+    assert "Recall" not in list_html(RUNS) and COLUMNS["forgot"].text(RUNS[0]) == ""
     for key in COLUMNS:
         for sort, order, following in ((key, "ascending", f"-{key}"), (f"-{key}", "descending", key)):
-            html = list_html(RUNS, ListView(sort=sort))
+            html = list_html(RUNS, sort=sort)
             assert html.count(f'aria-sort="{order}"') == 1
             assert f'data-tp-box="tp-runs-sort" data-tp-text="{following}"' in html
 
@@ -58,21 +58,21 @@ def test_the_filter_keeps_rows_with_all_words():
         ("cut", ["night"]),
         ("story 7B", []),
     ):
-        html = list_html(RUNS, ListView(words))
+        html = list_html(RUNS, words)
         assert names(html) == expected and ("No run matches the filter." in html) == (not expected)
 
 
 def test_at_most_so_many_rows_are_drawn_at_once():
     runs = [run(f"run-{number}") for number in range(2 * PAGE + 5)]
     for limit in ("", "x", "-5", "7", "9" * 40, "²"):
-        html = list_html(runs, ListView(limit=limit))
+        html = list_html(runs, most=limit)
         assert len(names(html)) == PAGE and f'data-tp-text="{2 * PAGE}"' in html
-    assert len(names(list_html(runs, ListView(limit=str(2 * PAGE))))) == 2 * PAGE
-    assert "Show more" not in list_html(runs, ListView(limit=str(3 * PAGE)))
+    assert len(names(list_html(runs, most=str(2 * PAGE)))) == 2 * PAGE
+    assert "Show more" not in list_html(runs, most=str(3 * PAGE))
 
 
 def test_rows_are_reachable_by_keyboard_escaped_and_the_chosen_one_is_marked():
-    html = list_html([*RUNS, run('a"<b>', note="<script>")], ListView(chosen="night/checkpoint-4"))
+    html = list_html([*RUNS, run('a"<b>', note="<script>")], chosen="night/checkpoint-4")
     rows = re.findall(r"<tr (aria-selected[^>]*)>", html)
     assert len(rows) == 4 and all('tabindex="0"' in row for row in rows)
     (chosen,) = [row for row in rows if 'aria-selected="true"' in row]

@@ -77,7 +77,7 @@ def choose(page, name):
 
 def test_the_card_has_the_verdict_as_a_sentence_and_the_report_as_a_page_of_its_own(page, folders):
     verdict, report = judge_run(GRAPH, {}), '<!doctype html><title>"story" &amp; more</title>It <b>learned</b>.'
-    log = {**LOG, "verdict": verdict.as_log()}
+    log = {**LOG, "verdict": vars(verdict)}
     write_files(folders.loras, "story", {"training_log.json": log, "report.html": report})
     card = choose(page, "story")["runs-one"]
     assert f"<p>{verdict.text}</p>" in card and "evidence" not in card

@@ -52,7 +52,7 @@ def test_added_files_replace_nothing_and_the_same_bytes_are_not_added_again(cont
     assert [file.name for file in add(**{"story.txt": "the new one"})] == ["story-2.txt"]
     assert (folder / "story.txt").read_text() == "the old one"
     again = add(**{"copy of it.txt": "the old one", "story.md": "the old one", "new.txt": "tell"})
-    assert [file.name for file in again if file.existed] == ["story.txt"]
+    assert [file.name for file in again if "already exists" in file.message] == ["story.txt"]
     assert "already exists as story.txt, so it was selected" in again[0].message
     assert sorted(path.name for path in folder.iterdir()) == ["new.txt", "story-2.txt", "story.md", "story.txt"]
     assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]

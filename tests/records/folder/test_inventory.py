@@ -24,8 +24,13 @@ def folders(tmp_path):
 
 
 def test_each_lora_with_its_parts(folders):
+    cut, _ = inventory.list_entries(folders)
+    assert [cut.name, cut.status, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, None]
+    step = {"event": "step", "step": 6, "epoch": 0.5, "loss": 2.0, "smoothed": 2.25, "learning_rate": 1e-4}
+    step |= {"at": 1.0, "steps": 8, "gradient_norm": 1.0, "tokens": 9, "seconds": 3.0}
+    write_files(folders.loras, "story 2", {"events.jsonl": f"{json.dumps(step)}\n"})
     cut, done = inventory.list_entries(folders)
-    assert [cut.name, cut.status, cut.model, cut.step, cut.loss] == ["story 2", "cut off", "toy-7B", 5, 2.25]
+    assert [cut.step, cut.steps, cut.loss] == [6, 8, 2.25]
     assert [done.name, done.status, done.model, done.step, done.steps] == ["story 10", "finished", "toy", 8, 8]
     assert (done.loss, done.note, done.when) == (1.75, "the good one", 1795243200.0)
     kinds = {part.name: (part.kind, part.step) for part in (*done.parts, *cut.parts)}

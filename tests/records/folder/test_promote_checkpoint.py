@@ -5,7 +5,7 @@ import json
 import pytest
 from training_pro.core.errors import SavingError
 from training_pro.core.jobs import RecallFigures, RecallMeasured
-from training_pro.records.folder import copy_as_lora, inventory, loras, read_log, trained_steps
+from training_pro.records.folder import copy_as_lora, inventory, loras, read_log, run_files
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, SAMPLE, write_files
 from training_pro.tests.tiny import read_tree
@@ -57,7 +57,7 @@ def test_its_log_has_recall_up_to_its_step_and_nothing_of_the_whole_run(folders,
     assert [[recall.step for recall in log["recall"]] for log in logs] == [[0, 4], [0, 4, 8]] and damage == []
     assert not {"verdict", "kept_step", "kept_because"} & read(early / "training_log.json").keys()
     assert "verdict" in read(last / "training_log.json")
-    assert [trained_steps(read_log(folder)) for folder in (story, early)] == [6, 4]
+    assert [run_files.trained_steps(read_log(folder)) for folder in (story, early)] == [6, 4]
 
 
 def test_what_fails_leaves_nothing_partial(folders, copy):

@@ -16,7 +16,7 @@ from training_pro.core.jobs import (
     Stage,
     Step,
 )
-from training_pro.records.folder import LoraEntry, LoraPart
+from training_pro.records.folder import LoraEntry, inventory
 from training_pro.records.report import ReportData, render_report
 from training_pro.settings.definitions import TrainingSettings
 
@@ -62,7 +62,7 @@ EVENTS = [
     CheckpointSaved(at=NOON + 63, step=2, folder=Path("loras/x/checkpoint-2"), reason=""),
 ]
 GRAPH = [evaluation(0, 3.0), *(entry(n, 3 - n / 10) for n in range(1, 9)), evaluation(8, 2.25)]
-PART = LoraPart("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2"))
+PART = inventory.LoraPart("checkpoint-2", "checkpoint", 2, 2_000_000, Path("checkpoint-2"))
 FIGURES = {"step": 8, "steps": 8, "loss": 2.2, "when": NOON, "size": 3_000_000, "note": "", "model": "toy"}
 ENTRY = LoraEntry(name=ODD, folder=Path("/loras") / "odd & name", status="finished", parts=(PART,), **FIGURES)
 SAMPLES = [sample(0, "first"), sample(4, "middle\x00"), sample(8, ODD)]
