@@ -271,6 +271,10 @@ class TrainingPage:
     def part_in_sight(self, part: str) -> bool:
         return bool(self._page.locator(f"#tp-{part}").evaluate(BEGINS_INSIDE))
 
+    def end_window_at(self, button: str) -> None:
+        """Scroll until the button is the last thing in the window."""
+        self.button(button).evaluate("button => button.scrollIntoView({ block: 'end' })")
+
     def shadows_without_need(self) -> list[str]:
         """Tables with a needless or missing scroll shadow."""
         tables: list[str] = self._page.evaluate(SHADOWS)
