@@ -412,12 +412,6 @@ class TrainingPage:
         self.press("stop")
         return self.wait_until_ended(name, "stopped")
 
-    def end_run(self) -> None:
-        """Stop a running run, on any tab; the run may also end by itself just now."""
-        if self.can_press("stop"):
-            self.button("stop").evaluate("button => button.click()")
-            self.wait_for(lambda: self.can_press("start"), "the run is stopped")
-
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
         self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}")
         assert self._ended(name, outcome), self.words("run")
