@@ -120,10 +120,12 @@
   let watching = null;
   const showResult = (of) => {
     watching?.disconnect();
-    const before = new Set(document.querySelectorAll(".tp-card"));
-    const isNew = (part) => [...(part?.querySelectorAll(".tp-card") ?? [])].some((card) => !before.has(card));
+    const parts = [...document.querySelectorAll(of)];
+    // A result may be a card of its own, or new words in the card that is there already, since Gradio 6.
+    const before = new Map([...document.querySelectorAll(".tp-card")].map((card) => [card, card.textContent]));
+    const isNew = (part) => [...part.querySelectorAll(".tp-card")].some((card) => before.get(card) !== card.textContent);
     const observer = (watching = new MutationObserver((changes) => {
-      const shown = changes.map(({ target }) => target.closest?.(of)).find(isNew);
+      const shown = parts.find((part) => changes.some(({ target }) => part.contains(target)) && isNew(part));
       if (shown) setTimeout(() => {
         // Only now: the result that it replaces may still be above it at first, or be drawn once more.
         if (watching !== observer || !isNew(shown)) return;
@@ -133,7 +135,7 @@
         if (top < 0 || top > innerHeight - 120) shown.scrollIntoView({ behavior: "smooth", block: "start" });
       }, 700);
     }));
-    document.querySelectorAll(of).forEach((part) => observer.observe(part, { childList: true, subtree: true }));
+    parts.forEach((part) => observer.observe(part, { childList: true, characterData: true, subtree: true }));
     setTimeout(() => observer.disconnect(), 60000);
   };
 

@@ -85,12 +85,11 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         return page.open(left=servers.LEFT, **options)
 
     yield open_one
-    open_pages = [(page, server) for page, server in opened if not page.closed]
-    followed = [page for page, server in open_pages if server in servers.Server.running]
-    if followed and followed[0].has("stop"):
-        followed[0].end_run()
-    for page, _ in open_pages:
-        page.close()
+    for server in {server for _, server in opened if server in servers.Server.running}:
+        server.end_runs()
+    for page, _ in opened:
+        if not page.closed:
+            page.close()
     assert [error for page, _ in opened for error in page.errors] == []
     assert [error_line for server in checked_servers for error_line in server.stumbles()] == []
 

@@ -271,6 +271,10 @@ class TrainingPage:
     def part_in_sight(self, part: str) -> bool:
         return bool(self._page.locator(f"#tp-{part}").evaluate(BEGINS_INSIDE))
 
+    def end_window_at(self, button: str) -> None:
+        """Scroll until the button is the last thing in the window."""
+        self.button(button).evaluate("button => button.scrollIntoView({ block: 'end' })")
+
     def shadows_without_need(self) -> list[str]:
         """Tables with a needless or missing scroll shadow."""
         tables: list[str] = self._page.evaluate(SHADOWS)
@@ -407,12 +411,6 @@ class TrainingPage:
     def stop(self, name: str) -> str:
         self.press("stop")
         return self.wait_until_ended(name, "stopped")
-
-    def end_run(self) -> None:
-        """Stop a running run, on any tab; the run may also end by itself just now."""
-        if self.can_press("stop"):
-            self.button("stop").evaluate("button => button.click()")
-            self.wait_for(lambda: self.can_press("start"), "the run is stopped")
 
     def wait_until_ended(self, name: str, outcome: str = "finished") -> str:
         self.wait_for(lambda: any(self._ended(name, o) for o in ENDED), f"the end of {name!r}")

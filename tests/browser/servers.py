@@ -11,12 +11,16 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+from training_pro.core.errors import BusyError
+from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import make_tiny
+from training_pro.records.folder import runs_in_progress
+from training_pro.records.remote import send_request
 from training_pro.tests.browser.console_errors import unexpected_errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +77,16 @@ class Server:
     def stumbles(self) -> list[str]:
         """Errors in handlers that no test caused on purpose, as the last lines of their tracebacks."""
         return [error for error in unexpected_errors(self.words()) if error not in self.expected]
+
+    def end_runs(self) -> None:
+        """Stop the runs that a test left going, whatever its pages show by then."""
+        folders, deadline = standalone_folders(self.user_data), time.monotonic() + PATIENCE_SECONDS
+        while names := runs_in_progress(folders):
+            assert time.monotonic() < deadline, f"still training: {names}\n{self.words()}"
+            for name in names:
+                with suppress(BusyError):  # it has ended by now
+                    send_request(name, "stop", folders)
+            time.sleep(0.5)
 
     def end(self) -> None:
         """Kill the process and its children."""

@@ -56,8 +56,9 @@ def test_every_answer_is_in_sight_and_replaces_the_one_before(demo, open_page, w
     page.run_row(name).click()
     page.wait_for_words("runs-one", name)
     page.wait_for(lambda: page.part_in_sight("runs-one"), "the run in sight", 10)
-    for button in ("runs-own", "runs-merge"):
-        answer(page, button, "runs-said", "name")
+    answer(page, "runs-own", "runs-said", "Name: this field is empty")
+    page.end_window_at("runs-merge")
+    answer(page, "runs-merge", "runs-said", "enter a name for the model")
     page.write("runs-note", "the good one")
     assert "name" not in answer(page, "runs-keep", "runs-said", f"The note for {name} is saved.")
     answer(page, "runs-compare", "runs-said", f"compare with {name}")
