@@ -34,7 +34,7 @@ def test_all_of_them_in_a_table_and_as_json(runs):
     assert (code, err) == (0, "")
     head, night, story, total = out.splitlines()
     assert head.split() == ["name", "status", "when", "model", "steps", "loss", "checkpoints", "size"]
-    assert night.split()[:3] == ["night", "cut", "off"] and night.split()[5:8] == ["toy-7B", "5", "2.2500"]
+    assert night.split()[:3] == ["night", "cut", "off"] and night.split()[5:8] == ["toy-7B", "5", "2"]  # no loss
     assert "8 of 8" in story and total.startswith("2 in total, ")
     found = json.loads(runs("--json")[1])
     assert [one["name"] for one in found["loras"]] == ["night", "story"] and found["trash"] == []
