@@ -282,13 +282,18 @@ class BestStep:
 
 
 @dataclass
-class Patience(BestStep):
+class Patience:
     """Counts evaluations in a row without improvement; part of every checkpoint."""
 
+    measure: str = ""
+    best: float | None = None
     waited: int = 0
+    loss: float | None = None  # along with the best accuracy
 
     def count(self, evaluation: Evaluation, keep_best: str) -> None:
-        is_better = self.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        best = BestStep(self.measure, self.best, loss=self.loss)
+        is_better = best.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        self.measure, self.best, self.loss = best.measure, best.value, best.loss
         self.waited = 0 if is_better else self.waited + 1
 
 
@@ -359,9 +364,9 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")
-        if patience.value is None:
+        if patience.best is None:
             return f"the validation loss was NaN or infinite in {times}"
-        return f"the {patience.measure} did not improve on {patience.value:.4f} in {times}"
+        return f"the {patience.measure} did not improve on {patience.best:.4f} in {times}"
     return ""
 
 
