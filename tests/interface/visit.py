@@ -85,13 +85,17 @@ class Visit:
         return {part: update for step in self.steps(name, event, **values) for part, update in step.items()}
 
     def until(
-        self, name: str, enough: Callable[[dict[str, Any]], Any] = bool, act: Callable[[], Any] = bool
+        self,
+        name: str,
+        enough: Callable[[dict[str, Any]], Any] = bool,
+        act: Callable[[], Any] = bool,
+        event: str = "click",
     ) -> dict[str, Any]:
         """What a stream has shown once `enough` is true of it; `act` is called after its first update."""
 
         async def follow() -> dict[str, Any]:
             shown: dict[str, Any] = {}
-            async for update in self.stream(name):
+            async for update in self.stream(name, event):
                 if not shown:
                     act()
                 shown |= update

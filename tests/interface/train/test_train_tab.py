@@ -88,7 +88,7 @@ def test_the_suggested_name_follows_the_dataset_and_a_typed_one_stays(page):
 
 def test_a_choice_for_one_lora_is_not_remembered_for_the_next_visit(page, host):
     presets.save_form(host.folders.form, {"name": "story", "if_exists": "replace", "rank": 8})
-    restored = page.press("Restoring the form", "load")
+    restored = page.until("Restoring the form", event="load")
     assert restored["rank"]["value"] == 8 and "if_exists" not in restored
 
 
@@ -138,9 +138,9 @@ def test_a_newer_action_removes_a_failed_run_but_not_one_that_is_going_on(fresh,
 
 def test_a_page_holds_one_stream_with_few_outputs(page):
     """Gradio runs few streams, and makes each output anew for every update, on the processor that trains."""
-    loads = [each for each in page.blocks.fns.values() if any(event == "load" for _, event in each.targets)]
-    (stream,) = [each for each in loads if inspect.isasyncgenfunction(each.fn)]
+    opened = [each for each in page.blocks.fns.values() if {"load", "then"} & {event for _, event in each.targets}]
     (follow,), (controls,) = page.handlers("again"), page.handlers("version", "change")
+    (stream,) = [each for each in opened if inspect.isasyncgenfunction(each.fn)]
     assert stream.outputs == follow.outputs and len(follow.outputs) <= 7
     assert page.named["version"] in follow.outputs and page.named["start"] in controls.outputs
 
