@@ -1,8 +1,6 @@
 """The Python environment of the commands: finds, makes or repairs it."""
 
-from __future__ import annotations
-
-from . import interpreter
-from .interpreter import ROOT, ensure_environment, run_program
-
-__all__ = ["ROOT", "ensure_environment", "interpreter", "run_program"]
+from . import interpreter as interpreter
+from .interpreter import ROOT as ROOT
+from .interpreter import ensure_environment as ensure_environment
+from .interpreter import run_program as run_program

@@ -1,95 +1,53 @@
 """Jobs on the model: the session that runs them, their events and control, and their console output."""
 
-from __future__ import annotations
-
-from . import console, event_file, event_words, events, progress
-from .event_words import event_text, probe_extra_times
-from .events import (
-    Advice,
-    Answer,
-    CheckpointSaved,
-    DownloadProgress,
-    EvaluationDone,
-    Event,
-    EvidenceMeasured,
-    JobEnded,
-    LibraryMessage,
-    LiveSettingsChanged,
-    MachineUse,
-    Note,
-    PerplexityMeasured,
-    PhasesMeasured,
-    PlanChanged,
-    ProbeDone,
-    RecallFigures,
-    RecallMeasured,
-    RequestsChanged,
-    RowScores,
-    RunPlanned,
-    SampleGenerated,
-    Segment,
-    Stage,
-    StageKind,
-    StartedFromQueue,
-    Step,
-    measure_phases,
-    peak_memory_of,
-    settings_in_force,
-)
-from .job import EventLog, Job, JobFn, JobKind, Request, RunControl
-from .progress import DownloadMeter, EtaEstimator, RunProgress, progress_of, progress_text
-from .session import SESSION, AutoStart, Session
-
-__all__ = [
-    "SESSION",
-    "Advice",
-    "Answer",
-    "AutoStart",
-    "CheckpointSaved",
-    "DownloadMeter",
-    "DownloadProgress",
-    "EtaEstimator",
-    "EvaluationDone",
-    "Event",
-    "EventLog",
-    "EvidenceMeasured",
-    "Job",
-    "JobEnded",
-    "JobFn",
-    "JobKind",
-    "LibraryMessage",
-    "LiveSettingsChanged",
-    "MachineUse",
-    "Note",
-    "PerplexityMeasured",
-    "PhasesMeasured",
-    "PlanChanged",
-    "ProbeDone",
-    "RecallFigures",
-    "RecallMeasured",
-    "Request",
-    "RequestsChanged",
-    "RowScores",
-    "RunControl",
-    "RunPlanned",
-    "RunProgress",
-    "SampleGenerated",
-    "Segment",
-    "Session",
-    "Stage",
-    "StageKind",
-    "StartedFromQueue",
-    "Step",
-    "console",
-    "event_file",
-    "event_text",
-    "event_words",
-    "events",
-    "measure_phases",
-    "peak_memory_of",
-    "probe_extra_times",
-    "progress",
-    "progress_of",
-    "progress_text",
-    "settings_in_force",
-]
+from . import console as console
+from . import event_file as event_file
+from . import event_words as event_words
+from . import events as events
+from . import progress as progress
+from .event_words import event_text as event_text
+from .event_words import probe_extra_times as probe_extra_times
+from .events import Advice as Advice
+from .events import Answer as Answer
+from .events import CheckpointSaved as CheckpointSaved
+from .events import DownloadProgress as DownloadProgress
+from .events import EvaluationDone as EvaluationDone
+from .events import Event as Event
+from .events import EvidenceMeasured as EvidenceMeasured
+from .events import JobEnded as JobEnded
+from .events import LibraryMessage as LibraryMessage
+from .events import LiveSettingsChanged as LiveSettingsChanged
+from .events import MachineUse as MachineUse
+from .events import Note as Note
+from .events import PerplexityMeasured as PerplexityMeasured
+from .events import PhasesMeasured as PhasesMeasured
+from .events import PlanChanged as PlanChanged
+from .events import ProbeDone as ProbeDone
+from .events import RecallFigures as RecallFigures
+from .events import RecallMeasured as RecallMeasured
+from .events import RequestsChanged as RequestsChanged
+from .events import RowScores as RowScores
+from .events import RunPlanned as RunPlanned
+from .events import SampleGenerated as SampleGenerated
+from .events import Segment as Segment
+from .events import Stage as Stage
+from .events import StageKind as StageKind
+from .events import StartedFromQueue as StartedFromQueue
+from .events import Step as Step
+from .events import measure_phases as measure_phases
+from .events import peak_memory_of as peak_memory_of
+from .events import settings_in_force as settings_in_force
+from .job import EventLog as EventLog
+from .job import Job as Job
+from .job import JobFn as JobFn
+from .job import JobKind as JobKind
+from .job import Request as Request
+from .job import RunControl as RunControl
+from .progress import DownloadMeter as DownloadMeter
+from .progress import EtaEstimator as EtaEstimator
+from .progress import RunProgress as RunProgress
+from .progress import progress_of as progress_of
+from .progress import progress_text as progress_text
+from .session import SESSION as SESSION
+from .session import AutoStart as AutoStart
+from .session import Session as Session

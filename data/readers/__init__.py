@@ -1,33 +1,18 @@
 """Readers: one module for each kind of file, from its bytes to text or rows."""
 
-from __future__ import annotations
-
-from . import documents, json_rows, row_files, text_files, unsupported
-from .binary_rows import is_in_use
-from .json_rows import (
-    Row,
-    Table,
-    describe_value,
-    find_pair,
-)
-from .reader_process import as_data_error, exceeds_depth, reader_process, shorten
-from .text_files import LoadedText, normalize_line_ends
-
-__all__ = [
-    "LoadedText",
-    "Row",
-    "Table",
-    "as_data_error",
-    "describe_value",
-    "documents",
-    "exceeds_depth",
-    "find_pair",
-    "is_in_use",
-    "json_rows",
-    "normalize_line_ends",
-    "reader_process",
-    "row_files",
-    "shorten",
-    "text_files",
-    "unsupported",
-]
+from . import documents as documents
+from . import json_rows as json_rows
+from . import row_files as row_files
+from . import text_files as text_files
+from . import unsupported as unsupported
+from .binary_rows import is_in_use as is_in_use
+from .json_rows import Row as Row
+from .json_rows import Table as Table
+from .json_rows import describe_value as describe_value
+from .json_rows import find_pair as find_pair
+from .reader_process import as_data_error as as_data_error
+from .reader_process import exceeds_depth as exceeds_depth
+from .reader_process import reader_process as reader_process
+from .reader_process import shorten as shorten
+from .text_files import LoadedText as LoadedText
+from .text_files import normalize_line_ends as normalize_line_ends

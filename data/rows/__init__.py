@@ -1,27 +1,16 @@
 """Rows to token ids: row schemas, chat templates, prompt formats, and the loss mask."""
 
-from __future__ import annotations
-
-from . import row_dataset
-from .chat_templates import CHATML
-from .encoding import PrepareContext, RowReport, Tokenizer
-from .prompt_formats import PROMPT_COUNT, Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
-from .row_dataset import RowDataset, load_row_dataset
-from .text_quality import inspect_texts
-
-__all__ = [
-    "CHATML",
-    "PROMPT_COUNT",
-    "PrepareContext",
-    "Prompt",
-    "PromptStyle",
-    "RowDataset",
-    "RowReport",
-    "Tokenizer",
-    "chat_prompt_style",
-    "detect_prompt_style",
-    "inspect_texts",
-    "load_row_dataset",
-    "make_prompts",
-    "row_dataset",
-]
+from . import row_dataset as row_dataset
+from .chat_templates import CHATML as CHATML
+from .encoding import PrepareContext as PrepareContext
+from .encoding import RowReport as RowReport
+from .encoding import Tokenizer as Tokenizer
+from .prompt_formats import PROMPT_COUNT as PROMPT_COUNT
+from .prompt_formats import Prompt as Prompt
+from .prompt_formats import PromptStyle as PromptStyle
+from .prompt_formats import chat_prompt_style as chat_prompt_style
+from .prompt_formats import detect_prompt_style as detect_prompt_style
+from .prompt_formats import make_prompts as make_prompts
+from .row_dataset import RowDataset as RowDataset
+from .row_dataset import load_row_dataset as load_row_dataset
+from .text_quality import inspect_texts as inspect_texts

@@ -1,41 +1,21 @@
 """Text to blocks: cleaning, sentence and line bounds, slicing, and the figures of the slicing."""
 
-from __future__ import annotations
-
-from .cleaning import (
-    Boilerplate,
-    clean,
-    describe_boilerplate,
-    find_boilerplate,
-    join_wrapped_lines,
-    load_or_find,
-    mark,
-    remove_boilerplate,
-)
-from .lines import find_wrap_width, is_tagged
-from .sentences import read_stretches
-from .slice_map import LOST_REASON, SliceMap, build_slice_map
-from .slicing import slice_parts, slice_text, slice_texts, store_text
-from .text_units import find_bounds
-
-__all__ = [
-    "LOST_REASON",
-    "Boilerplate",
-    "SliceMap",
-    "build_slice_map",
-    "clean",
-    "describe_boilerplate",
-    "find_boilerplate",
-    "find_bounds",
-    "find_wrap_width",
-    "is_tagged",
-    "join_wrapped_lines",
-    "load_or_find",
-    "mark",
-    "read_stretches",
-    "remove_boilerplate",
-    "slice_parts",
-    "slice_text",
-    "slice_texts",
-    "store_text",
-]
+from .cleaning import Boilerplate as Boilerplate
+from .cleaning import clean as clean
+from .cleaning import describe_boilerplate as describe_boilerplate
+from .cleaning import find_boilerplate as find_boilerplate
+from .cleaning import join_wrapped_lines as join_wrapped_lines
+from .cleaning import load_or_find as load_or_find
+from .cleaning import mark as mark
+from .cleaning import remove_boilerplate as remove_boilerplate
+from .lines import find_wrap_width as find_wrap_width
+from .lines import is_tagged as is_tagged
+from .sentences import read_stretches as read_stretches
+from .slice_map import LOST_REASON as LOST_REASON
+from .slice_map import SliceMap as SliceMap
+from .slice_map import build_slice_map as build_slice_map
+from .slicing import slice_parts as slice_parts
+from .slicing import slice_text as slice_text
+from .slicing import slice_texts as slice_texts
+from .slicing import store_text as store_text
+from .text_units import find_bounds as find_bounds

@@ -1,33 +1,21 @@
 """One training step on the device: batches, loss, kernels, memory, and distributed processes."""
 
-from __future__ import annotations
-
-from . import distributed, failures
-from .collator import Batch, collate
-from .hf_private import TrainerHooks
-from .layer_patches import patch_lora_layers, use_packed_attention
-from .machine import MachineMonitor, apply_machine_settings, compile_layers, count_workers, measure_peak
-from .objective import ModelCapabilities, Objective, StepSums, add_neftune_noise, probe_model
-from .packed_gguf import load_gguf, unpacked_to_generate
-
-__all__ = [
-    "Batch",
-    "MachineMonitor",
-    "ModelCapabilities",
-    "Objective",
-    "StepSums",
-    "TrainerHooks",
-    "add_neftune_noise",
-    "apply_machine_settings",
-    "collate",
-    "compile_layers",
-    "count_workers",
-    "distributed",
-    "failures",
-    "load_gguf",
-    "measure_peak",
-    "patch_lora_layers",
-    "probe_model",
-    "unpacked_to_generate",
-    "use_packed_attention",
-]
+from . import distributed as distributed
+from . import failures as failures
+from .collator import Batch as Batch
+from .collator import collate as collate
+from .hf_private import TrainerHooks as TrainerHooks
+from .layer_patches import patch_lora_layers as patch_lora_layers
+from .layer_patches import use_packed_attention as use_packed_attention
+from .machine import MachineMonitor as MachineMonitor
+from .machine import apply_machine_settings as apply_machine_settings
+from .machine import compile_layers as compile_layers
+from .machine import count_workers as count_workers
+from .machine import measure_peak as measure_peak
+from .objective import ModelCapabilities as ModelCapabilities
+from .objective import Objective as Objective
+from .objective import StepSums as StepSums
+from .objective import add_neftune_noise as add_neftune_noise
+from .objective import probe_model as probe_model
+from .packed_gguf import load_gguf as load_gguf
+from .packed_gguf import unpacked_to_generate as unpacked_to_generate

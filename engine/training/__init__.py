@@ -1,10 +1,8 @@
 """A training run from start to finish."""
 
-from __future__ import annotations
-
-from . import run, step_probe, trainer
-from .callback import RunCallback
-from .finalize import run_with_report
-from .outside import prevent_sleep
-
-__all__ = ["RunCallback", "prevent_sleep", "run", "run_with_report", "step_probe", "trainer"]
+from . import run as run
+from . import step_probe as step_probe
+from . import trainer as trainer
+from .callback import RunCallback as RunCallback
+from .finalize import run_with_report as run_with_report
+from .outside import prevent_sleep as prevent_sleep

@@ -1,8 +1,5 @@
 """The whole tab, and the standalone page around it."""
 
-from __future__ import annotations
-
-from .page import build_page, draw_tab
-from .page_guard import guard_middleware
-
-__all__ = ["build_page", "draw_tab", "guard_middleware"]
+from .page import build_page as build_page
+from .page import draw_tab as draw_tab
+from .page_guard import guard_middleware as guard_middleware

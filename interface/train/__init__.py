@@ -1,10 +1,7 @@
 """The Train tab: the form, its menus and panels, and what follows from its values."""
 
-from __future__ import annotations
-
-from . import data_menu
-from .presets_panel import cli_command_html, probe_card
-from .setup_panel import SetupPanel
-from .train_tab import TrainTab
-
-__all__ = ["SetupPanel", "TrainTab", "cli_command_html", "data_menu", "probe_card"]
+from . import data_menu as data_menu
+from .presets_panel import cli_command_html as cli_command_html
+from .presets_panel import probe_card as probe_card
+from .setup_panel import SetupPanel as SetupPanel
+from .train_tab import TrainTab as TrainTab

@@ -1,41 +1,22 @@
 """Reports on a run: graph, curves, verdict and HTML report."""
 
-from __future__ import annotations
-
-from . import charts, graph_file
-from .charts import Mark, draw_curve
-from .graph_file import (
-    GraphItem,
-    Workload,
-    best_evaluation,
-    estimate_time,
-    graph_entries,
-    graph_entry,
-    read_evaluations,
-    read_steps,
-)
-from .report import ReportData, peak_name, render_report, run_speed, write_missing_report
-from .verdict import judge_live, judge_run, read_verdict
-
-__all__ = [
-    "GraphItem",
-    "Mark",
-    "ReportData",
-    "Workload",
-    "best_evaluation",
-    "charts",
-    "draw_curve",
-    "estimate_time",
-    "graph_entries",
-    "graph_entry",
-    "graph_file",
-    "judge_live",
-    "judge_run",
-    "peak_name",
-    "read_evaluations",
-    "read_steps",
-    "read_verdict",
-    "render_report",
-    "run_speed",
-    "write_missing_report",
-]
+from . import charts as charts
+from . import graph_file as graph_file
+from .charts import Mark as Mark
+from .charts import draw_curve as draw_curve
+from .graph_file import GraphItem as GraphItem
+from .graph_file import Workload as Workload
+from .graph_file import best_evaluation as best_evaluation
+from .graph_file import estimate_time as estimate_time
+from .graph_file import graph_entries as graph_entries
+from .graph_file import graph_entry as graph_entry
+from .graph_file import read_evaluations as read_evaluations
+from .graph_file import read_steps as read_steps
+from .report import ReportData as ReportData
+from .report import peak_name as peak_name
+from .report import render_report as render_report
+from .report import run_speed as run_speed
+from .report import write_missing_report as write_missing_report
+from .verdict import judge_live as judge_live
+from .verdict import judge_run as judge_run
+from .verdict import read_verdict as read_verdict

@@ -149,7 +149,7 @@ def refuse_lost_lora(place, whole):
     assert any(lora_files(folder) in whole for folder in (place.lora(), *backups))
 
 
-@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("job", JOBS)
 def test_killed_before_any_file_operation(tmp_path, place, job, every):
     before, act, next_act = JOBS[job]
