@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from .environment import ROOT, ensure_environment, run_program
 
 WEBUI_PINS = ROOT / "tests" / "webui_pins"
-# One process more than cores, at most 4, since many tests wait for a page or another process. `-n 0` runs all
-# tests in one process, for a debugger. Files go in order of their names: browser tests, the longest files, come
-# first and many short files last.
-PROCESSES = min(4, (os.cpu_count() or 1) + 1)
-PARALLEL_OPTIONS = ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
+# One process per core, at most 4; `-n 0` runs the tests in one process, for a debugger. Files go in order of
+# their names: browser tests, the longest files, come first and many short files last.
+PARALLEL_OPTIONS = ["-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -49,21 +49,16 @@ def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     page.wait_for_words("model-said", f"{MODEL} is loaded")
     page.wait_for_words("line", MODEL, "float32")
 
-    page.fill(name="first", data="story.txt", cutoff=64, epochs=6)
-    assert page.check().startswith("Check: ready")
-    assert page.characters_lost() == 0
+    page.fill(name="first", data="story.txt", cutoff=64, epochs=3)
     assert not demo.loras.exists()
 
     page.press("start")
-    first_curve = page.wait_for_curve()
+    assert page.wait_for_curve().first == 1
     page.press("save")
     checkpoints = page.wait_for(
         lambda: list((demo.loras / "first").glob("checkpoint-*-user")), "the checkpoint on disk"
     )
     assert training_log(demo, "first") == {}
-    later_curve = page.wait_for_curve(after=first_curve.last)
-    assert (first_curve.first, later_curve.first) == (1, 1)
-    assert later_curve.points > first_curve.points
     page.wait_until_ended("first")
     page.wait_for(lambda: "LoRA: first" in page.offers("tp-start-from"), "its settings to start from")
     assert (
