@@ -65,7 +65,7 @@ class Start:
         return self.script + self.tab
 
 
-def measure_starts(rounds: int = ROUNDS) -> list[Start]:
+def measure_starts(rounds: int = ROUNDS, *, warm_up: bool = True) -> list[Start]:
     """Measure starts, after one that is not counted because it compiles changed files."""
     with tempfile.TemporaryDirectory() as user_data:
         command = [
@@ -77,7 +77,7 @@ def measure_starts(rounds: int = ROUNDS) -> list[Start]:
             user_data,
             *HEAVY_LIBRARIES,
         ]
-        return [_run_start(command) for _ in range(rounds + 1)][1:]
+        return [_run_start(command) for _ in range(warm_up + rounds)][warm_up:]
 
 
 def _run_start(command: list[str]) -> Start:

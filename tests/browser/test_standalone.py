@@ -43,6 +43,7 @@ def test_one_click_trains_the_demo_and_shows_both_replies(browser, tmp_path, ope
         page.wait_for_words("samples", "without the LoRA", "step 12")
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_lora_that_peft_loads(demo, open_page):
     page = open_page(demo)
     page.press("load")

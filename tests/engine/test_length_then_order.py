@@ -94,7 +94,7 @@ def test_rows_around_a_validation_row_or_an_omitted_piece_are_no_neighbors(tmp_p
     assert "No." in family("ChatML").decode(rows[gap + 1].ids.tolist())
 
 
-@pytest.mark.parametrize("kind", ["epochs", "loss"])
+@pytest.mark.parametrize("kind", ["epochs", pytest.param("loss", marks=pytest.mark.long)])
 def test_a_resume_in_the_middle_phase_replays_the_switch(place, steps, kind):
     more = {**ORDER, **PAIRS, "save_every": 1, "keep_checkpoints": 99, "dropout": 0.1, "switch_after": kind}
     if kind == "loss":

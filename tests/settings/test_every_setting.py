@@ -101,7 +101,7 @@ SEEN_ELSEWHERE = [
 """Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
 
 
-SHORT = ("chunking", "train_on", "batching", "learning_rate", "rank", "save_every", "stop_at_loss", "adam_beta1")
+SHORT = ("chunking", "train_on", "batching", "learning_rate", "alpha", "save_every", "stop_at_loss", "adam_beta1")
 
 
 def by_day(value, key):

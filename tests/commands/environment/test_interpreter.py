@@ -343,6 +343,7 @@ def test_a_python_that_can_make_environments_is_found_or_named(tmp_path, monkeyp
 
 
 @posix
+@pytest.mark.long
 def test_a_disk_that_is_too_small_and_a_second_setup_are_refused_before_anything_is_installed(begun, monkeypatch):
     monkeypatch.setattr(wheels, "UNPACKED", 1e15)
     with pytest.raises(TrainingProError, match=r"About .* is needed on the disk .*, but only .* is free\."):

@@ -116,7 +116,7 @@ def test_padded_in_a_batch_size_of_its_own_the_results_are_the_same(place, finis
 NOISE, FULL = {"packing": "off", "neftune_noise": 5, "train_head": True}, {"method": "full", "learning_rate": 1e-3}
 
 
-@pytest.mark.parametrize("more", [{}, NOISE, FULL])
+@pytest.mark.parametrize("more", [NOISE, *(pytest.param(more, marks=pytest.mark.long) for more in ({}, FULL))])
 def test_the_weights_are_byte_identical_to_a_run_without_evaluations_and_recall(place, more):
     file, saved = "model.safetensors" if "method" in more else "adapter_model.safetensors", []
     for data, passages in ((["other.txt"], 16), ([], 0)):
