@@ -59,7 +59,7 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
 
 @pytest.mark.long
 def test_it_fits_the_screen(page_on_hub, served_hub, open_page):
-    served_hub.seconds_a_piece = 8.0
+    served_hub.seconds_a_piece = 20.0  # longer than four pages take to open
     first = open_page(page_on_hub)
     first.write("get-name", "toys/tiny")
     first.press("get")
