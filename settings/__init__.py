@@ -5,8 +5,6 @@ __all__ = [
     "definitions",
     "files",
     "flags",
-    "legacy_settings",
-    "library_files",
     "live_settings",
     "name_rules",
     "other_names",
