@@ -20,10 +20,9 @@ from ..core.errors import DataError
 from ..settings.definitions import TextSettings
 from ..train_utils import format_count
 from . import arrow_store
-from .arrow_store import Store, StoreEntry
+from .arrow_store import Store, StoredText, StoreEntry
 from .readers import LoadedText, text_files
 from .rows import PrepareContext
-from .stored_text import StoredText
 from .text import (
     Boilerplate,
     clean,

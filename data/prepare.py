@@ -20,7 +20,7 @@ from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
-from .arrow_store import Store
+from .arrow_store import Store, StoredText
 from .dataset_index import DatasetEntry
 from .examples import (
     Examples,
@@ -55,7 +55,6 @@ from .report import (
     uses_checkpointing,
 )
 from .rows import RowDataset, Tokenizer, inspect_texts
-from .stored_text import StoredText
 from .text import slice_parts, slice_texts
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown

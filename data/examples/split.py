@@ -18,9 +18,9 @@ import numpy as np
 
 from ...chunking import BlockEnds, Flags, Ints, Text, find_sections, places_inside
 from .. import arrow_store
+from ..arrow_store import StoredText
 from ..dataset_index import DatasetShare
 from ..readers import LoadedText
-from ..stored_text import StoredText
 from ..text import find_bounds, store_text
 from .examples import RowSource, Source, select_rows
 

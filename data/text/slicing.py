@@ -23,8 +23,7 @@ from ...chunking import (
 )
 from ...train_utils import format_count
 from .. import arrow_store
-from ..arrow_store import Store, StoreEntry
-from ..stored_text import StoredText
+from ..arrow_store import Store, StoredText, StoreEntry
 from .sentences import split_stretches
 from .text_units import PartBounds, find_bounds, find_part_bounds, is_by_lines
 
