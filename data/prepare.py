@@ -200,8 +200,8 @@ class _Making:
             beginning = shorten(first.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
             which = plural(by_lines, "the one that begins with", "the first one begins with")
             notes.append(
-                f"{by_lines:,} of {format_count(text.parts, 'section')} {plural(by_lines, 'looks', 'look')} like a "
-                f"list, verse, a script or a chat log ({which} {beginning!r}), so "
+                f"{by_lines:,} of {format_count(text.parts, 'section')} {plural(by_lines, 'looks', 'look')} like "
+                f"a list, verse, a script or a chat log ({which} {beginning!r}), so "
                 f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
                 "To change this, use the 'Blocks end at' setting."
             )

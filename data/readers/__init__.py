@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from . import documents, json_rows, row_files, text_files, unsupported
 from .binary_rows import is_in_use
-from .json_rows import (
-    Row,
-    Table,
-    describe_value,
-    find_pair,
-)
-from .reader_process import as_data_error, exceeds_depth, reader_process, shorten
+from .json_rows import Row, Table, describe_value, find_pair
+from .reader_process import as_data_error, reader_process, shorten
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
@@ -20,7 +15,6 @@ __all__ = [
     "as_data_error",
     "describe_value",
     "documents",
-    "exceeds_depth",
     "find_pair",
     "is_in_use",
     "json_rows",
