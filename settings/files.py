@@ -68,17 +68,15 @@ OTHER_CURVES = {
     "cosine_with_restarts": ("'cosine_with_restarts' did the same as 'cosine'", "cosine"),
     "inverse_sqrt": ("'inverse_sqrt' without warmup hardly lowered the learning rate", "constant"),
 }
-KNOWN_KEYS = frozenset(
-    [
-        *(*RENAMED_KEYS, *SWITCHES, *EXTENSIONS, "learning_rate", "save_steps", "report_to", "format"),
-        *("hybrid_training", "hybrid_text_ratio", "hybrid_data_ratio", "eval_stepsJSONL", "eval_steps"),
-        *("precize_slicing_overlap", "stride_length", "add_eos_token", "add_eos_token_type"),
-        *("eliminate_long_blocks", "excess_length", "batch_size", "grad_accumulation"),
-        *("lr_scheduler_type", "warmup_steps", "warmup_ratio", "optimizer"),
-        *("lora_alpha", "lora_RS", "lora_RS_alpha", "training_projection", "all_linear", "higher_rank_limit"),
-        *(f"{projection}_proj_en" for projection in PROJECTIONS),
-    ]
-)
+KNOWN_KEYS = {
+    *(*RENAMED_KEYS, *SWITCHES, *EXTENSIONS, "learning_rate", "save_steps", "report_to", "format"),
+    *("hybrid_training", "hybrid_text_ratio", "hybrid_data_ratio", "eval_stepsJSONL", "eval_steps"),
+    *("precize_slicing_overlap", "stride_length", "add_eos_token", "add_eos_token_type"),
+    *("eliminate_long_blocks", "excess_length", "batch_size", "grad_accumulation"),
+    *("lr_scheduler_type", "warmup_steps", "warmup_ratio", "optimizer"),
+    *("lora_alpha", "lora_RS", "lora_RS_alpha", "training_projection", "all_linear", "higher_rank_limit"),
+    *(f"{projection}_proj_en" for projection in PROJECTIONS),
+}
 
 # The same for PEFT and optimizers.
 RENAMED: Mapping[str, str] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..rows import RowReport
 from .estimates import (
     MemoryModel,
     apply_changes,
@@ -22,7 +21,6 @@ __all__ = [
     "ExamplePreview",
     "LengthHistogram",
     "MemoryModel",
-    "RowReport",
     "SourceReport",
     "apply_changes",
     "check_plan",

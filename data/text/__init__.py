@@ -14,12 +14,11 @@ from .cleaning import (
 )
 from .lines import find_wrap_width, is_tagged
 from .sentences import read_stretches
-from .slice_map import LOST_REASON, SliceMap, build_slice_map
+from .slice_map import SliceMap, build_slice_map
 from .slicing import slice_parts, slice_text, slice_texts, store_text
 from .text_units import find_bounds
 
 __all__ = [
-    "LOST_REASON",
     "Boilerplate",
     "SliceMap",
     "build_slice_map",
