@@ -82,10 +82,8 @@ class TextInspector:
         """Inspect a row or section; refusals count only where they would be learned."""
         self.text_count += 1
         lowered = learned.lower()
-        for phrase in self.phrases:
-            if phrase in lowered:
-                self.found["refusals"].add(place, phrase)
-                break
+        if refusal := next((phrase for phrase in self.phrases if phrase in lowered), ""):
+            self.found["refusals"].add(place, refusal)
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
             if match := pattern.search(text):
                 self.found[kind].add(place, match[0])

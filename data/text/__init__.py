@@ -15,8 +15,7 @@ from .cleaning import (
 from .lines import find_wrap_width, is_tagged
 from .sentences import read_stretches
 from .slice_map import SliceMap, build_slice_map
-from .slicing import slice_parts, slice_text, slice_texts, store_text
-from .text_units import find_bounds
+from .slicing import find_bounds, slice_parts, slice_text, slice_texts, store_text
 
 __all__ = [
     "Boilerplate",
