@@ -22,17 +22,7 @@ from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
 from .arrow_store import Store, StoredText
 from .dataset_index import DatasetEntry
-from .examples import (
-    Examples,
-    RowSource,
-    Source,
-    TextSource,
-    group_parts,
-    pick_examples,
-    split_rows,
-    split_texts,
-    truncate_rows,
-)
+from .examples import Examples, RowSource, Source, TextSource, group_parts, truncate_rows
 from .large_texts import describe_first_part
 from .load import (
     LoadedDataset,
@@ -55,6 +45,7 @@ from .report import (
     uses_checkpointing,
 )
 from .rows import RowDataset, Tokenizer, inspect_texts
+from .split import pick_examples, split_rows, split_texts
 from .text import slice_parts, slice_texts
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown

@@ -12,7 +12,8 @@ from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
-from ..examples import Examples, RowSource, batch_order
+from .. import batch_order
+from ..examples import Examples, RowSource
 from .estimates import MemoryModel, largest_batch
 
 FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")  # constant in the first epoch

@@ -12,8 +12,9 @@ from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...core.host import DeviceMemory
 from ...settings.rules import check_settings
 from ...train_utils import StepPlan, format_count, plural
+from .. import batch_order
 from ..dataset_index import DatasetShare
-from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
+from ..examples import Examples, RowSource, TextSource, group_parts, pick_passages
 from ..load import ResolvedSettings
 from ..readers import LoadedText
 from ..rows import PrepareContext, RowReport

@@ -18,8 +18,8 @@ from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
-from ..examples import hash_runs
 from ..readers import LoadedText
+from ..split import hash_runs
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 # UTF-8 that was read as Windows-1252, and the character that stands for what can't be decoded.
