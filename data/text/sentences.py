@@ -29,8 +29,7 @@ SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
 UNSPACED = "፧。！？｡।॥։።᙮။។༎།．"
 WIDE_DOT = "．"  # also a decimal point, and in a row an ellipsis
 SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian full stop like a colon
-    ";": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
-    "\u037e": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    **dict.fromkeys(";\u037e", re.compile("[\u0370-\u03ff\u1f00-\u1fff]")),
     ":": re.compile("[\u0530-\u058f]"),
 }
 BRACKETS = ("[", "(")

@@ -14,10 +14,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
 
+from ...chunking import Ints
 from ...core import dist_env
 from ...core.errors import ModelError, Remedy
 from ...data import batch_order
-from ...data.batch_order import BatchItem, IndexArray
+from ...data.batch_order import BatchItem
 from ...data.examples import Example, Examples
 from ..checks import optimizer_problems, raise_problems
 from ..compute import Batch, Objective, StepSums, TrainerHooks, count_workers, failures
@@ -319,7 +320,7 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
                 self.phases.position = (epoch, taken)
                 yield place
 
-    def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
+    def order(self, phase: str, numbers: Ints, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
         examples, seed = self.run_plan.data.examples, self.run_plan.settings.what.order_seed
         size = self.run_plan.plan.batch_size
