@@ -167,7 +167,6 @@ def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
 
 
 def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
-    """Count how often the sample prompts are answered."""
     every = sample_interval(settings, plan)
     return plan.occurrences(every) if every else 0
 
