@@ -37,9 +37,8 @@ from ...chunking import (
 from ...train_utils import format_count
 from .. import arrow_store
 from ..arrow_store import Store, StoredText, StoreEntry
-from . import sentences
 from .lines import Lines, find_continued, find_full_lines, is_tagged, split_lines
-from .sentences import split_stretches
+from .sentences import find_stop_ends, merge_ends, split_stretches
 
 UNIT_ARRAYS = ("ids", "first", "last", "section", "start", "end", "opens", "closes", "ends_section")
 SECTION_ARRAYS = tuple(field.name for field in fields(Sections))
@@ -199,8 +198,8 @@ def find_part_bounds(
     ends, stops, places, kinds = [nothing[0]], [nothing[0]], [nothing], list[Flags]([np.zeros((4, 0), bool)])
     offset = -start
     for stretch in stretches:
-        lines, found = split_lines(stretch), sentences.find_stop_ends(stretch)
-        ends.append(sentences.merge_ends(stretch, lines, found) + offset)
+        lines, found = split_lines(stretch), find_stop_ends(stretch)
+        ends.append(merge_ends(stretch, lines, found) + offset)
         if block_ends != "sentences":
             line_places, line_kinds, line_stops = _read_lines(lines, found)
             places.append(line_places + offset)
