@@ -184,14 +184,14 @@ class _Making:
         if share and not held_out:
             self.said.append(_empty_split_problem(data.name))
         notes = [text_note for text in learned for text_note in text.notes]
-        text = map_texts(sources)
-        if rules.block_ends == "auto" and (by_lines := text.parts_by_lines):
+        whole = map_texts(sources)
+        if rules.block_ends == "auto" and (by_lines := whole.parts_by_lines):
             first = next(source.sliced for source in sources if source.sliced.sections.by_lines.any())
             start = int(first.sections.content_start[first.sections.by_lines.argmax()])
             beginning = shorten(first.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
             which = plural(by_lines, "the one that begins with", "the first one begins with")
             notes.append(
-                f"{by_lines:,} of {format_count(text.parts, 'section')} {plural(by_lines, 'looks', 'look')} like "
+                f"{by_lines:,} of {format_count(whole.parts, 'section')} {plural(by_lines, 'looks', 'look')} like "
                 f"a list, verse, a script or a chat log ({which} {beginning!r}), so "
                 f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
                 "To change this, use the 'Blocks end at' setting."
@@ -205,7 +205,7 @@ class _Making:
             )
         kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
         files = len({text.name for text in dataset.texts})
-        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text))
+        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=whole))
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
         fingerprint = self.context.tokenizer.fingerprint

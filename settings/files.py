@@ -179,11 +179,11 @@ class _OldFile:
         for key in keys:
             if not (name := self.name(key)):
                 continue
-            for extension in EXTENSIONS[key] if self.datasets else ():
+            for extension in EXTENSIONS[key]:
                 with suppress(SavingError):  # not the name of a dataset
                     stem = (name + extension).removesuffix("/")
-                    path = descendant(self.datasets, stem, "Data", follow_links=True)
-                    if path.is_dir() if extension == "/" else path.is_file():
+                    path = self.datasets and descendant(self.datasets, stem, "Data", follow_links=True)
+                    if path and (path.is_dir() if extension == "/" else path.is_file()):
                         return name + extension
             return name + EXTENSIONS[key][-1]
         return ""
