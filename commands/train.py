@@ -23,7 +23,7 @@ from ..records.folder import with_final_name
 from ..records.queue import start_problems
 from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
-from ..settings.legacy_settings import LoadedSettings
+from ..settings.files import LoadedSettings
 from . import options
 from .options import handle_end_signals, say
 

@@ -2,6 +2,7 @@
 
 __all__ = [
     "arrow_store",
+    "batch_order",
     "dataset_index",
     "examples",
     "general",
@@ -11,5 +12,6 @@ __all__ = [
     "readers",
     "report",
     "rows",
+    "split",
     "text",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -17,13 +17,11 @@ from typing import NamedTuple
 
 from ..chunking import NOT_SPACE
 from ..core.errors import DataError
-from ..settings.definitions import TextSettings
 from ..train_utils import format_count
 from . import arrow_store
-from .arrow_store import Store, StoreEntry
+from .arrow_store import Store, StoredText, StoreEntry
 from .readers import LoadedText, text_files
 from .rows import PrepareContext
-from .stored_text import StoredText
 from .text import (
     Boilerplate,
     clean,
@@ -71,9 +69,8 @@ def load_parts(file: Path, name: str, hard_cut: str, context: PrepareContext) ->
     has_room = STORED_BYTES_PER_BYTE * file.stat().st_size <= store.largest
     if not (store.folder and context.tokenizer.fingerprint and has_room):
         store = Store.temporary(context.folders.prepared_data)
-    content = text_files.file_digest(file, name)
     cleaning, limits = (settings.drop_boilerplate, settings.join_lines), (PART_CHARS, MAX_PART_CHARS)
-    key = arrow_store.cache_key("parts", content, name, hard_cut, cleaning, limits)
+    key = arrow_store.cache_key("parts", text_files.file_digest(file, name), name, hard_cut, cleaning, limits)
     if entry := store.load(key):
         stored = [(values, StoredText.load(store, values["text"])) for values in entry.metadata]
         restored = [
@@ -84,15 +81,33 @@ def load_parts(file: Path, name: str, hard_cut: str, context: PrepareContext) ->
         if len(restored) == len(stored):  # one that was removed makes the others useless
             return restored
     encoding, notes = text_files.detect_file_encoding(file, name)
+    texts, all_found = list[LoadedText](), list[Boilerplate]()
+    start = width = 0
     with text_files.open_binary(file, name) as stream:
         # What can't be decoded becomes \ufffd.
         data = iter(partial(stream.read, text_files.READ_BYTES), b"")
         chunks = text_files.normalize_chunks(codecs.iterdecode(data, encoding, "replace"))
-        parts = divide(read_stretches(chunks), hard_cut)
-        texts, found, width = _store_parts(parts, name, store, settings, context.check_stop)
+        for number, part in enumerate(divide(read_stretches(chunks), hard_cut), start=1):
+            # The first part shows whether lines are wrapped, and the boilerplate where that stays.
+            whole, is_first = "".join(part.stretches), number == 1
+            content = whole[part.start : part.end]
+            search = settings.drop_boilerplate or is_first
+            found = find_boilerplate(content, begins_file=is_first) if search else []
+            width = find_wrap_width(content) if is_first else width
+            if (settings.drop_boilerplate and found) or (settings.join_lines and width):
+                cleaned = clean(content, found, width, settings).rstrip()
+                text = store_text(cleaned, store) if cleaned else None
+            else:
+                ends = tuple(accumulate(map(len, part.stretches)))
+                text = StoredText.save(store, whole, part.start, part.end, ends)
+            context.check_stop()
+            if text:
+                texts.append(LoadedText(name, text, open_end=not part.ends_section, part=number, start=start))
+                all_found += found
+                start += len(text)
     if not texts:
         raise DataError(f"{name} is empty, or everything in it looks like boilerplate. Add text to it.")
-    words = describe_boilerplate(found)
+    words = describe_boilerplate(all_found)
     if words and not settings.drop_boilerplate:
         words += f" in its {describe_first_part()}"
     if count := sum(text.open_end for text in texts):
@@ -104,35 +119,6 @@ def load_parts(file: Path, name: str, hard_cut: str, context: PrepareContext) ->
     texts[0] = mark(replace(texts[0], notes=notes), words, width, settings)
     store.save(key, StoreEntry({}, [{**vars(text), "text": text.text.key} for text in texts]))  # type: ignore[attr-defined]
     return texts
-
-
-def _store_parts(
-    parts: Iterable[Part], name: str, store: Store, settings: TextSettings, check_stop: Callable[[], None]
-) -> tuple[list[LoadedText], list[Boilerplate], int]:
-    """Write the parts; also the boilerplate that was found in them, and the width at which lines are wrapped.
-
-    The first part shows whether lines are wrapped, and the boilerplate where that stays.
-    """
-    texts, all_found = list[LoadedText](), list[Boilerplate]()
-    start = width = 0
-    for number, part in enumerate(parts, start=1):
-        whole, is_first = "".join(part.stretches), number == 1
-        content = whole[part.start : part.end]
-        search = settings.drop_boilerplate or is_first
-        found = find_boilerplate(content, begins_file=is_first) if search else []
-        width = find_wrap_width(content) if is_first else width
-        if (settings.drop_boilerplate and found) or (settings.join_lines and width):
-            cleaned = clean(content, found, width, settings).rstrip()
-            text = store_text(cleaned, store) if cleaned else None
-        else:
-            ends = tuple(accumulate(map(len, part.stretches)))
-            text = StoredText.save(store, whole, part.start, part.end, ends)
-        check_stop()
-        if text:
-            texts.append(LoadedText(name, text, open_end=not part.ends_section, part=number, start=start))
-            all_found += found
-            start += len(text)
-    return texts, all_found, width
 
 
 def divide(stretches: Iterable[str], hard_cut: str) -> Iterator[Part]:

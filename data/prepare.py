@@ -20,19 +20,9 @@ from ..core.host import DeviceMemory, Folders, ModelCard
 from ..settings.definitions import TrainingSettings
 from ..settings.rules import unused_settings
 from ..train_utils import StepPlan, format_count, plural
-from .arrow_store import Store
+from .arrow_store import Store, StoredText
 from .dataset_index import DatasetEntry
-from .examples import (
-    Examples,
-    RowSource,
-    Source,
-    TextSource,
-    group_parts,
-    pick_examples,
-    split_rows,
-    split_texts,
-    truncate_rows,
-)
+from .examples import Examples, RowSource, Source, TextSource, group_parts, truncate_rows
 from .large_texts import describe_first_part
 from .load import (
     LoadedDataset,
@@ -55,7 +45,7 @@ from .report import (
     uses_checkpointing,
 )
 from .rows import RowDataset, Tokenizer, inspect_texts
-from .stored_text import StoredText
+from .split import pick_examples, split_rows, split_texts
 from .text import slice_parts, slice_texts
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
@@ -193,14 +183,29 @@ class _Making:
         self.aside.append(Examples(self.slice(data, held_out)))
         if share and not held_out:
             self.said.append(_empty_split_problem(data.name))
-        notes = [
-            *(text_note for text in learned for text_note in text.notes),
-            *_slicing_notes(sources, learned, rules),
-        ]
+        notes = [text_note for text in learned for text_note in text.notes]
+        whole = map_texts(sources)
+        if rules.block_ends == "auto" and (by_lines := whole.parts_by_lines):
+            first = next(source.sliced for source in sources if source.sliced.sections.by_lines.any())
+            start = int(first.sections.content_start[first.sections.by_lines.argmax()])
+            beginning = shorten(first.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
+            which = plural(by_lines, "the one that begins with", "the first one begins with")
+            notes.append(
+                f"{by_lines:,} of {format_count(whole.parts, 'section')} {plural(by_lines, 'looks', 'look')} like "
+                f"a list, verse, a script or a chat log ({which} {beginning!r}), so "
+                f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
+                "To change this, use the 'Blocks end at' setting."
+            )
+        # With CHAPTER as the hard cut, the model never sees that word.
+        if any(letter.isalnum() for letter in rules.hard_cut):
+            count = sum(str(text.text).count(rules.hard_cut) for text in learned)
+            notes.append(
+                f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
+                "It is left out of the blocks, so the model never sees it."
+            )
         kind = "raw text" + (" (an example dataset that comes with Training PRO)" if data.example else "")
         files = len({text.name for text in dataset.texts})
-        text = map_texts(sources)
-        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=text))
+        self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=whole))
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
         fingerprint = self.context.tokenizer.fingerprint
@@ -302,30 +307,4 @@ def _dropped_rows_problem(
             f"{plural(long_rows, 'is', 'are')} longer than the cutoff of {rules.cutoff} tokens. The longest row "
             f"has {int(source.lengths.max())} tokens. Raise the cutoff, or choose what to do with these rows "
             "under 'Rows over the cutoff'.",
-        )
-
-
-def _slicing_notes(
-    sources: Sequence[TextSource], learned: Sequence[LoadedText], rules: SlicingRules
-) -> Iterator[str]:
-    """Notes where blocks of a text end at lines, and where the hard cut is a word."""
-    by_lines = sum(int(source.sliced.sections.by_lines.sum()) for source in sources)
-    if rules.block_ends == "auto" and by_lines:
-        sections = sum(len(source.sliced.sections) for source in sources)
-        first = next(source.sliced for source in sources if source.sliced.sections.by_lines.any())
-        start = int(first.sections.content_start[first.sections.by_lines.argmax()])
-        beginning = shorten(first.text[start : start + MAX_BEGINNING], SHORT_BEGINNING, placeholder=" ...")
-        which = plural(by_lines, "the one that begins with", "the first one begins with")
-        yield (
-            f"{by_lines:,} of {format_count(sections, 'section')} {plural(by_lines, 'looks', 'look')} like a "
-            f"list, verse, a script or a chat log ({which} {beginning!r}), so "
-            f"{plural(by_lines, 'its', 'their')} blocks end at the end of a line instead of a sentence. "
-            "To change this, use the 'Blocks end at' setting."
-        )
-    # With CHAPTER as the hard cut, the model never sees that word.
-    if any(letter.isalnum() for letter in rules.hard_cut):
-        count = sum(str(text.text).count(rules.hard_cut) for text in learned)
-        yield (
-            f"The hard cut {rules.hard_cut!r} appears {count} {plural(count, 'time')} in the text. "
-            "It is left out of the blocks, so the model never sees it."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import SettingsError
@@ -25,10 +25,7 @@ class LiveSettings:
 
     def values(self) -> dict[str, Any]:
         """Return flat keys and plain values."""
-        flat = {
-            f.name: getattr(section, f.name) for section in (self.saving, self.stopping) for f in fields(section)
-        }
-        return {**flat, RATE_FACTOR: self.rate_factor}
+        return {**vars(self.saving), **vars(self.stopping), RATE_FACTOR: self.rate_factor}
 
     def changed(self, values: Mapping[str, object]) -> LiveSettings:
         """Return a copy with these values; raise SettingsError with all problems at once."""

@@ -14,14 +14,12 @@ TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
 LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 # Model types whose LoRA weights can be computed exactly from the config; others have to be counted. A test
 # compares each of them with PEFT (tests/engine/lora/test_own_weights.py).
-KNOWN_MODEL_TYPES = frozenset(
-    [
-        *("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "gemma"),
-        *("gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "helium", "llama", "minimax_m2"),
-        *("ministral3", "mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "qwen2", "qwen3"),
-        *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
-    ]
-)
+KNOWN_MODEL_TYPES = {
+    *("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "gemma"),
+    *("gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "helium", "llama", "minimax_m2"),
+    *("ministral3", "mistral", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "qwen2", "qwen3"),
+    *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
+}
 
 
 def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:

@@ -11,7 +11,6 @@ from .json_rows import Table as Table
 from .json_rows import describe_value as describe_value
 from .json_rows import find_pair as find_pair
 from .reader_process import as_data_error as as_data_error
-from .reader_process import exceeds_depth as exceeds_depth
 from .reader_process import reader_process as reader_process
 from .reader_process import shorten as shorten
 from .text_files import LoadedText as LoadedText

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,8 +19,7 @@ from .json_rows import CHAT_COLUMNS, COMPLETION_PAIRS, CONTEXT_COLUMNS, PAIR_COL
 SEPARATORS = ",;\t|"
 SEPARATOR_WORDS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
 NO_SEPARATOR = "\x1f"  # for a table of one column: each line is a text, whatever it contains
-PAIRED_COLUMNS = frozenset(column for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) for column in pair)
-KNOWN_COLUMNS = frozenset({*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *PAIRED_COLUMNS})
+KNOWN_COLUMNS = {*CHAT_COLUMNS, *TEXT_COLUMNS, *CONTEXT_COLUMNS, *chain(*PAIR_COLUMNS, *COMPLETION_PAIRS)}
 SAMPLE_LINES = 200
 MAX_CELL_CHARS = 6_000_000  # a little more than a row may have
 MAX_NAME_CHARS = 60

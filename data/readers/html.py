@@ -7,6 +7,7 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, BinaryIO
 from urllib.parse import unquote
@@ -16,21 +17,17 @@ from ..unspaced import join_unspaced
 from . import text_files
 from .documents import Paragraph
 
-SKIPPED_TAGS = frozenset(
-    [
-        *("head", "title", "script", "style", "template", "noscript", "frameset", "applet", "object", "iframe"),
-        *("svg", "math", "canvas", "audio", "video", "map", "datalist", "select", "textarea"),
-        *("rp", "rt"),  # ruby: the pronunciation above characters, not part of the sentence
-    ]
-)
-BLOCK_TAGS = frozenset(
-    [
-        *("html", "body", "p", "div", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "center", "hr"),
-        *("ul", "ol", "dl", "li", "dt", "dd", "table", "caption", "thead", "tbody", "tfoot", "tr"),
-        *("section", "article", "aside", "header", "footer", "nav", "main", "figure", "figcaption", "address"),
-        *("form", "fieldset", "details", "summary"),
-    ]
-)
+SKIPPED_TAGS = {
+    *("head", "title", "script", "style", "template", "noscript", "frameset", "applet", "object", "iframe"),
+    *("svg", "math", "canvas", "audio", "video", "map", "datalist", "select", "textarea"),
+    *("rp", "rt"),  # ruby: the pronunciation above characters, not part of the sentence
+}
+BLOCK_TAGS = {
+    *("html", "body", "p", "div", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "center", "hr"),
+    *("ul", "ol", "dl", "li", "dt", "dd", "table", "caption", "thead", "tbody", "tfoot", "tr"),
+    *("section", "article", "aside", "header", "footer", "nav", "main", "figure", "figcaption", "address"),
+    *("form", "fieldset", "details", "summary"),
+}
 LINE_TAGS = frozenset({"li", "dt", "dd", "tr"})
 FRAME_TAGS = frozenset({"header", "footer", "aside", "address"})  # of the page; in its content they are text
 CONTENT_TAGS = frozenset({"main", "article", "section"})
@@ -58,16 +55,13 @@ def read_page(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, 
 
 def _decode_page(data: bytes, name: str) -> tuple[str, tuple[str, ...]]:
     """The source of a page and notes on its encoding: UTF-8 where that fits, else as the page declares."""
-    declared = DECLARED_ENCODING.search(data[:HEAD_BYTES])
-    try:
+    with suppress(UnicodeDecodeError):
         return data.decode("utf-8-sig"), ()
-    except UnicodeDecodeError:
-        encoding = declared[1].decode("ascii") if declared else ""
-    try:
+    declared = DECLARED_ENCODING.search(data[:HEAD_BYTES])
+    encoding = declared[1].decode("ascii") if declared else ""
+    with suppress(LookupError, UnicodeError):
         if encoding.lower().replace("-", "") != "utf8" and codecs.lookup(encoding).name not in UNSAFE_ENCODINGS:
             return data.decode(encoding), (f"{name} was read as {encoding}, the encoding that the page declares.",)
-    except (LookupError, UnicodeError):
-        pass
     return text_files.decode_bytes(data, name)
 
 
@@ -190,14 +184,14 @@ def read_epub(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, 
 
 def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
     """The files of the book in reading order, without navigation pages and those outside the linear order."""
-    rootfile = next(iter(_find_all(_read_xml(book, "META-INF/container.xml", name), "rootfile")), None)
+    rootfile = next(_read_xml(book, "META-INF/container.xml", name).iter("{*}rootfile"), None)  # in any namespace
     if rootfile is None or not rootfile.get("full-path"):
         raise DataError(f"{name}: its container.xml does not say where the book starts. {REPAIR_HINT}")
     package = unquote(rootfile.get("full-path"))
     opf = _read_xml(book, package, name)
-    manifest = {item.get("id"): item for item in _find_all(opf, "item")}
+    manifest = {item.get("id"): item for item in opf.iter("{*}item")}
     files = []
-    for reference in _find_all(opf, "itemref"):
+    for reference in opf.iter("{*}itemref"):
         item = manifest.get(reference.get("idref"))
         if item is None or reference.get("linear") == "no" or not item.get("href"):
             continue
@@ -208,7 +202,7 @@ def _spine(book: zipfile.ZipFile, name: str) -> list[str]:
         raise DataError(f"{name}: its {package} lists no pages to read (no spine). {REPAIR_HINT}")
     encryption = "META-INF/encryption.xml"
     if encryption in book.namelist():  # of any book, the fonts may be encrypted
-        references = _find_all(_read_xml(book, encryption, name), "CipherReference")
+        references = _read_xml(book, encryption, name).iter("{*}CipherReference")
         if {unquote(each.get("URI", "")) for each in references} & set(files):
             raise DataError(
                 f"{name} is protected by DRM, so its text can't be read. Use a copy without protection."
@@ -225,8 +219,3 @@ def _read_xml(book: zipfile.ZipFile, file: str, name: str) -> Any:
     if root is None:
         raise DataError(f"{name}: {file} is empty. {REPAIR_HINT}")
     return root
-
-
-def _find_all(root: Any, tag: str) -> list[Any]:
-    """All elements with this tag, in any namespace."""
-    return [e for e in root.iter() if isinstance(e.tag, str) and e.tag.rpartition("}")[2] == tag]

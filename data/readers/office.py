@@ -114,7 +114,7 @@ def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragrap
         element, is_item = stack.pop()
         if element.tag in texts:
             page_break = element.get(TEXT + "style-name") in break_styles
-            level = _small_number(element.get(TEXT + "outline-level", "1")) if element.tag == TEXT + "h" else 0
+            level = int(element.get(TEXT + "outline-level", "1")) if element.tag == TEXT + "h" else 0
             yield Paragraph(_odt_text(element), level, page_break, is_item)
         elif element.tag == TABLE + "table-row":
             cells = []
@@ -126,11 +126,6 @@ def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragrap
             stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
 
 
-def _small_number(digits: str) -> int:
-    """A count or a level, at most 1000; 1 where it is no number. Python refuses to read thousands of digits."""
-    return min(int(digits[:4]), 1000) if digits.isdecimal() else 1
-
-
 def _odt_text(paragraph: Any) -> str:
     """The text of a paragraph; repeated spaces, tabs and line breaks are elements of their own."""
     parts: list[str] = []
@@ -140,7 +135,7 @@ def _odt_text(paragraph: Any) -> str:
         if isinstance(part, str):
             parts.append(" ".join(part.split("\n")))  # line ends in the file are spaces
         elif part.tag == TEXT + "s":
-            parts.append(" " * _small_number(part.get(TEXT + "c", "1")))
+            parts.append(" " * int(part.get(TEXT + "c", "1")))
         elif part.tag in (TEXT + "tab", TEXT + "line-break"):
             parts.append("\t" if part.tag == TEXT + "tab" else "\n")
         elif isinstance(part.tag, str) and part.tag not in SKIPPED_IN_ODT:

@@ -18,7 +18,6 @@ MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
-PageBlocks = list[str]
 
 
 def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -48,7 +47,7 @@ def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, .
         return list(_join_blocks(_remove_running_heads(pages), chapters)), notes
 
 
-def _remove_running_heads(pages: Sequence[PageBlocks]) -> list[PageBlocks]:
+def _remove_running_heads(pages: Sequence[list[str]]) -> list[list[str]]:
     """Pages without the texts that stand first or last on most of them, digits disregarded."""
 
     def key(text: str) -> str:
@@ -65,7 +64,7 @@ def _remove_running_heads(pages: Sequence[PageBlocks]) -> list[PageBlocks]:
     ]
 
 
-def _join_blocks(pages: Sequence[PageBlocks], chapters: set[int]) -> Iterator[Paragraph]:
+def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Paragraph]:
     """Blocks as paragraphs; a paragraph that continues on the next page is joined."""
     pending: Paragraph | None = None
     for number, page in enumerate(pages):

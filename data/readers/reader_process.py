@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -39,9 +39,6 @@ MEMORY_BYTES = 400 * MB
 CHARACTERS, CHARACTERS_PER_BYTE = 20 * MB, 100
 ROWS, ROWS_PER_BYTE = 100_000, 1
 MAX_MESSAGE = 1000
-# Of lists and objects in a row: chats with tools have 8. Deeper ones end in Python's limit of recursion.
-MAX_DEPTH = 64
-NESTED = (dict, list, tuple)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "script.py"
 BOOTSTRAP = """
@@ -88,17 +85,6 @@ class Budget:
             "deliberately made to crash programs. Save its text or rows in another format (.txt, .jsonl), or "
             "remove it from the dataset."
         )
-
-
-def exceeds_depth(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether lists and objects in a value are nested more deeply."""
-    level = [value]
-    for _ in range(depth + 1):  # level by level, since recursion would reach Python's own limit
-        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [each for values in inner for each in values if isinstance(each, NESTED)]
-        if not level:
-            return False
-    return True
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
 from . import binary_rows, chat_exports, csv_rows, text_files
-from .json_rows import Row, Table, read_json, read_jsonl
-from .reader_process import MAX_DEPTH, exceeds_depth
+from .json_rows import Table, read_json, read_jsonl
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -20,7 +18,6 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".tsv": csv_rows.read_table,
 }
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
 
 
@@ -40,11 +37,4 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
     table = READERS[suffix](path, name)
-    if suffix in (".csv", ".tsv"):
-        return table
-
-    def rows() -> Iterator[Row]:
-        for row in table.rows():
-            yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
-
-    return chat_exports.unpack_export(replace(table, rows=rows))
+    return table if suffix in (".csv", ".tsv") else chat_exports.unpack_export(table)

@@ -22,27 +22,21 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 22
 SAMPLE_BYTES = 1 << 18  # for detecting an unknown encoding; more makes the guess slower, not better
 
-BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, since its mark begins with that of UTF-16
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-BINARY_SIGNATURES = (
-    (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive (or an Excel, Word or e-book file)"),
-    (b"{\\rtf", "an RTF document"),
-    (b"\xd0\xcf\x11\xe0", "an old Word document"),
-    (b"SQLite format", "a database"),
-    (b"\x89PNG", "an image"),
-    (b"\xff\xd8\xff", "an image"),
-    (b"GIF8", "an image"),
-    (b"\x1f\x8b", "a compressed file"),
-    (b"7z\xbc\xaf", "a compressed file"),
-    (b"\x7fELF", "a program"),
-    (b"MZ\x90", "a program"),
-)
+BYTE_ORDER_MARKS = {
+    "utf-8-sig": (codecs.BOM_UTF8,),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # before UTF-16, whose mark begins that of UTF-32
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+BINARY_SIGNATURES = {
+    "a PDF document": (b"%PDF",),
+    "a ZIP archive (or an Excel, Word or e-book file)": (b"PK\x03\x04",),
+    "an RTF document": (b"{\\rtf",),
+    "an old Word document": (b"\xd0\xcf\x11\xe0",),
+    "a database": (b"SQLite format",),
+    "an image": (b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
+    "a compressed file": (b"\x1f\x8b", b"7z\xbc\xaf"),
+    "a program": (b"\x7fELF", b"MZ\x90"),
+}
 LEGACY_ENCODINGS = [
     *("cp1252", "cp1250", "cp1254", "cp1257", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256", "cp874"),
     *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
@@ -144,7 +138,7 @@ def _detect_encoding(stream: BinaryIO, name: str) -> tuple[str, tuple[str, ...],
     """The encoding, a note where it was guessed or marked, and whether it is UTF-8 with broken bytes."""
     head = stream.read(SAMPLE_BYTES)
     refuse_other_formats(head, name)
-    marked = next((encoding for mark, encoding in BYTE_ORDER_MARKS if head.startswith(mark)), None)
+    marked = next((encoding for encoding, marks in BYTE_ORDER_MARKS.items() if head.startswith(marks)), None)
     encoding, is_broken = marked or "utf-8", False
     if not marked:
         controls = len(head) - len(head.translate(None, CONTROL_BYTES))
@@ -185,7 +179,7 @@ def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 def refuse_other_formats(data: bytes, name: str) -> None:
     """A DataError where the first bytes are those of a document or an archive."""
-    kind = next((kind for beginning, kind in BINARY_SIGNATURES if data.startswith(beginning)), None)
+    kind = next((kind for kind, beginnings in BINARY_SIGNATURES.items() if data.startswith(beginnings)), None)
     if kind:
         raise DataError(
             f"{name} is {kind}, not plain text. Save its text as a .txt file (UTF-8), and use that file instead."

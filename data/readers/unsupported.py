@@ -13,14 +13,13 @@ HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumb
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
-SQL = "import it into a database and save the database as .sqlite, or save the table as .csv"
 PLAIN = "if it is plain text, rename it to end in .txt"
 REMEDIES = {
     **dict.fromkeys((".rtf", ".doc", ".dot", ".pages", ".wpd", ".wps", ".sxw", ".abw", ".fodt", ".ott"), WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
     **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as a .pdf with selectable text, or save its text as .txt"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save the sheet as .csv"),
-    ".sql": SQL,
+    ".sql": "import it into a database and save the database as .sqlite, or save the table as .csv",
     ".arrow": "use the .jsonl or .parquet file that it was made from",
     **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), "save its text as .txt, or save the slides as .pdf"),
     **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), "unpack it"),
@@ -29,12 +28,10 @@ REMEDIES = {
     **dict.fromkeys((".fdx", ".celtx", ".scriv", ".one"), "save it as .docx or .txt in the program that made it"),
     **dict.fromkeys((".mp3", ".wav", ".m4a", ".mp4", ".mkv"), "transcribe it to a .txt file"),
 }
-PLAIN_KINDS = frozenset(
-    [
-        *("", ".log", ".text", ".rst", ".tex", ".fountain", ".asc", ".nfo", ".org", ".markdown"),
-        *(".xml", ".yaml", ".yml"),
-    ]
-)
+PLAIN_KINDS = {
+    *("", ".log", ".text", ".rst", ".tex", ".fountain", ".asc", ".nfo", ".org", ".markdown"),
+    *(".xml", ".yaml", ".yml"),
+}
 
 
 def is_hidden(name: str) -> bool:

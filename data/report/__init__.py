@@ -1,6 +1,5 @@
 """The report of Check: statistics, findings, suggestions, and estimates of memory and disk."""
 
-from ..rows import RowReport as RowReport
 from .estimates import MemoryModel as MemoryModel
 from .estimates import apply_changes as apply_changes
 from .estimates import estimate_disk as estimate_disk

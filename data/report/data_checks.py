@@ -12,17 +12,9 @@ from ...chunking import escape_hard_cut
 from ...core.findings import Finding, Suggestion, advice
 from ...dementor import fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
-from ..examples import (
-    NGRAM_WORDS,
-    Examples,
-    RowSource,
-    Source,
-    TextSource,
-    count_shared_rows,
-    find_shared_passages,
-    group_parts,
-)
+from ..examples import Examples, RowSource, Source, TextSource, group_parts
 from ..readers import LoadedText
+from ..split import NGRAM_WORDS, count_shared_rows, find_shared_passages
 from ..text import is_tagged
 
 LONG_TEXT_BLOCKS = 20

@@ -151,9 +151,8 @@ def largest_batch(model: MemoryModel, settings: TrainingSettings, scale: float =
     `scale` corrects the part that grows with the batch: memory that a probe measured, divided by the estimate.
     """
     largest = 0
-    while model.free and largest < min(len(model.lengths), 1024):
-        if not _fits_with(model, settings, {"batch_size": largest + 1}, scale):
-            break
+    most = min(len(model.lengths), 1024) if model.free else 0
+    while largest < most and _fits_with(model, settings, {"batch_size": largest + 1}, scale):
         largest += 1
     return largest
 

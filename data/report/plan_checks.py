@@ -12,7 +12,8 @@ from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
 from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
-from ..examples import Examples, RowSource, batch_order
+from .. import batch_order
+from ..examples import Examples, RowSource
 from .estimates import MemoryModel, largest_batch
 
 FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")  # constant in the first epoch
@@ -166,7 +167,6 @@ def sample_interval(settings: TrainingSettings, plan: StepPlan) -> int:
 
 
 def count_sample_rounds(settings: TrainingSettings, plan: StepPlan) -> int:
-    """Count how often the sample prompts are answered."""
     every = sample_interval(settings, plan)
     return plan.occurrences(every) if every else 0
 

@@ -12,12 +12,13 @@ from ...core.findings import Finding, Suggestion, sort_findings, texts
 from ...core.host import DeviceMemory
 from ...settings.rules import check_settings
 from ...train_utils import StepPlan, format_count, plural
+from .. import batch_order
 from ..dataset_index import DatasetShare
-from ..examples import Examples, RowSource, TextSource, batch_order, group_parts, pick_passages
+from ..examples import Examples, RowSource, TextSource, group_parts, pick_passages
 from ..load import ResolvedSettings
 from ..readers import LoadedText
 from ..rows import PrepareContext, RowReport
-from ..text import LOST_REASON, SliceMap, build_slice_map
+from ..text import SliceMap, build_slice_map
 from .data_checks import check_examples, count_learned_stops
 from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
@@ -114,15 +115,12 @@ class SourceReport:
         """The dataset in the lines of a report."""
         if text := self.text:
             overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
-            left_out = f", {text.left_out} dropped as too small" if text.left_out else ""
-            lost_reason = f" ({LOST_REASON})" if text.characters_lost else ""
             yield (
                 f"{self.name}: {self.what}, {self.files} {plural(self.files, 'file')}, "
                 f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
-                f"{text.blocks} {plural(text.blocks, 'block')}{overlap}{left_out}; "
-                f"characters lost: {text.characters_lost}{lost_reason}"
+                f"{text.blocks} {plural(text.blocks, 'block')}{overlap}"
             )
-            yield f"  {text.words(self.tokens)}"
+            yield f"  {text.words(self.tokens)}. {text.proof}"
         if rows := self.rows:
             excluded = "".join(f"; {count} {reason}" for count, reason in rows.exclusion_counts() if count)
             which = f"longest example has {self.lengths.longest}"

@@ -188,9 +188,10 @@ class RowEncoder:
                     if self._splits_chats and isinstance(content, Chat):
                         contents = content.exchanges()
                     row_texts = [self._to_text(row.number, each) for each in contents]
-            except BadRowError as error:
+            except (BadRowError, RecursionError) as error:
+                reason = "is nested too deeply." if isinstance(error, RecursionError) else str(error)
                 self.report.unreadable += 1
-                self.bad.append((row.number, shorten(str(error), MAX_REASON)))
+                self.bad.append((row.number, shorten(reason, MAX_REASON)))
             used = [row_text for row_text in row_texts if row_text]
             if used:
                 # The row's own words are inspected, without those that a template adds.

@@ -56,7 +56,6 @@ class FormatTemplate:
         return frozenset(self.pieces[1::2])
 
     def fill(self, columns: Mapping[str, str]) -> FixedText:
-        """Fill in the columns."""
         texts = [columns[piece] if number % 2 else piece for number, piece in enumerate(self.pieces)]
         if self.reply is None:
             return FixedText("".join(texts))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from ...core.errors import DataError
-from ..readers import Row, describe_value, exceeds_depth, find_pair, json_rows
+from ..readers import Row, describe_value, find_pair, json_rows
 
 # The names of roles in ShareGPT, OpenAI's and other datasets, and those of chat templates.
 ROLES = {
@@ -217,8 +217,7 @@ def _parse_list(value: Any) -> Any:
         if parse is ast.literal_eval and len(value) > MAX_LITERAL_CHARS:
             continue
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            parsed = parse(value.strip())
-            return value if exceeds_depth(parsed) else parsed
+            return parse(value.strip())
     return value
 
 

@@ -18,8 +18,8 @@ from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
-from ..examples import hash_runs
 from ..readers import LoadedText
+from ..split import hash_runs
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 # UTF-8 that was read as Windows-1252, and the character that stands for what can't be decoded.
@@ -82,10 +82,8 @@ class TextInspector:
         """Inspect a row or section; refusals count only where they would be learned."""
         self.text_count += 1
         lowered = learned.lower()
-        for phrase in self.phrases:
-            if phrase in lowered:
-                self.found["refusals"].add(place, phrase)
-                break
+        if refusal := next((phrase for phrase in self.phrases if phrase in lowered), ""):
+            self.found["refusals"].add(place, refusal)
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
             if match := pattern.search(text):
                 self.found[kind].add(place, match[0])

@@ -11,11 +11,10 @@ from .cleaning import remove_boilerplate as remove_boilerplate
 from .lines import find_wrap_width as find_wrap_width
 from .lines import is_tagged as is_tagged
 from .sentences import read_stretches as read_stretches
-from .slice_map import LOST_REASON as LOST_REASON
 from .slice_map import SliceMap as SliceMap
 from .slice_map import build_slice_map as build_slice_map
+from .slicing import find_bounds as find_bounds
 from .slicing import slice_parts as slice_parts
 from .slicing import slice_text as slice_text
 from .slicing import slice_texts as slice_texts
 from .slicing import store_text as store_text
-from .text_units import find_bounds as find_bounds

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from statistics import mean, pstdev
 from typing import NamedTuple
 
@@ -128,8 +128,7 @@ def mark(text: LoadedText, boilerplate: str, width: int, settings: TextSettings)
 
 def load_or_find(texts: Sequence[tuple[str, Spans]], store: Store) -> list[list[Boilerplate]]:
     """The boilerplate of each text of a dataset, with the menus that its reader found; stored or found now."""
-    parts = ((arrow_store.text_digest(text), repr(menus)) for text, menus in texts)
-    key = arrow_store.cache_key("boilerplate", *chain.from_iterable(parts))
+    key = arrow_store.cache_key("boilerplate", *((arrow_store.text_digest(text), menus) for text, menus in texts))
     if entry := store.load(key):
         return [[Boilerplate(*values) for values in parts] for parts in entry.metadata]
     found = [find_boilerplate(text, menus) for text, menus in texts]

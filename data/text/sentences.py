@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ SPACED_STOPS = ".!?…‽؟۔⸮⁇⁈⁉;\u037e:"
 UNSPACED = "፧。！？｡।॥։።᙮။។༎།．"
 WIDE_DOT = "．"  # also a decimal point, and in a row an ellipsis
 SCRIPT_STOPS = {  # the Greek question mark looks like a semicolon, the Armenian full stop like a colon
-    ";": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
-    "\u037e": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"),
+    **dict.fromkeys(";\u037e", re.compile("[\u0370-\u03ff\u1f00-\u1fff]")),
     ":": re.compile("[\u0530-\u058f]"),
 }
 BRACKETS = ("[", "(")
@@ -90,14 +88,6 @@ SAYS = re.compile(rf"[^\s，。！？、：；]{{0,6}}?(?:{SAYS_WORDS})")
 SPACED = re.compile(rf"(?:{CLOSING})(?=\s)|(?<=[{THAI}])(?=[^\S\n]+(?:{OPENING}))")
 
 
-class Note(NamedTuple):
-    """A footnote: where its line begins, and where its mark stands in the text before."""
-
-    start: int
-    mark_start: int
-    mark_end: int
-
-
 def find_stop_ends(text: str) -> Ints:
     """The place after each stop that ends a sentence; in scripts without stops, after the space that does."""
     ends, last = list[int](), 0
@@ -140,24 +130,24 @@ def _move_behind_footnotes(text: str, ends: Ints) -> Ints:
     if not notes:
         return ends
     # A mark belongs to the sentence before it, which does not end there if a lowercase letter follows.
-    mark_starts, mark_ends = np.array([note[1:] for note in notes]).T
+    starts, mark_starts, mark_ends = np.array(notes).T
     number: Ints = np.searchsorted(ends, mark_starts - 1)
     at_mark = number < np.searchsorted(ends, mark_starts, side="right")
-    goes_on = np.array([_goes_on(text, note.mark_end) for note in notes])
+    goes_on = np.array([_goes_on(text, end) for end in mark_ends.tolist()])
     # `moved` stays in order: a mark is directly behind the end that it moves.
     moved = ends.copy()
     moved[number[at_mark]] = mark_ends[at_mark]
     ends = np.delete(moved, number[at_mark & goes_on])
     # All ends from that of a first half up to its second half are inside a sentence.
-    halves = np.array([_find_halves(text, note.start) for note in notes])
+    halves = np.array([_find_halves(text, start) for start in starts.tolist()])
     inside: Ints = np.zeros(len(ends) + 1, np.int64)
     np.add.at(inside, np.searchsorted(ends, halves[:, 0]), 1)
     np.add.at(inside, np.searchsorted(ends, halves[:, 1], side="right"), -1)
     return ends[np.cumsum(inside)[:-1] == 0]
 
 
-def _find_notes(text: str) -> Iterator[Note]:
-    """Lines that begin with a sign which stands behind a word of the text before them, too."""
+def _find_notes(text: str) -> Iterator[tuple[int, int, int]]:
+    """The start of each line whose first sign stands behind a word before it, too, and the ends of that mark."""
     marks: dict[str, tuple[int, int]] = {}
     searched = 0
     for line in NOTE.finditer(text):
@@ -165,7 +155,7 @@ def _find_notes(text: str) -> Iterator[Note]:
         marks.update((mark[1], mark.span(1)) for mark in NOTE_MARK.finditer(text, start, line.start()))
         searched = line.end()
         if line[1] in marks and line.start() - marks[line[1]][0] <= MARK_CHARS:
-            yield Note(line.start() + 1, *marks.pop(line[1]))
+            yield line.start() + 1, *marks.pop(line[1])
 
 
 def _find_halves(text: str, note: int) -> tuple[int, int]:

@@ -34,20 +34,11 @@ from ...core.jobs import (
 )
 from ...data import general
 from ...data.dataset_index import DatasetEntry
-from ...data.examples import (
-    IGNORE_INDEX,
-    MIN_PASSAGE_TOKENS,
-    Example,
-    Examples,
-    Passage,
-    Source,
-    copied_shares,
-    count_runs,
-    pick_passages,
-)
+from ...data.examples import IGNORE_INDEX, MIN_PASSAGE_TOKENS, Example, Examples, Passage, Source, pick_passages
 from ...data.load import load_dataset
 from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
+from ...data.split import copied_shares, count_runs
 from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,18 +14,18 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainingArguments
 
+from ...chunking import Ints
 from ...core import dist_env
 from ...core.errors import ModelError, Remedy
-from ...data.examples import BatchItem, Example, Examples, batch_order
+from ...data import batch_order
+from ...data.batch_order import BatchItem
+from ...data.examples import Example, Examples
 from ..checks import optimizer_problems, raise_problems
 from ..compute import Batch, Objective, StepSums, TrainerHooks, count_workers, failures
 from ..lora import compute_dtype, model_device
 from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, BatchingPhases, RunPlan
 from ..saving import safe_save
 from .callback import RunCallback
-
-if TYPE_CHECKING:
-    from ...data.examples import IndexArray
 
 _Item = tuple[Example, BatchItem]
 # Keys of an optimizer's groups that a resume may change; the others may hold its state.
@@ -320,7 +320,7 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
                 self.phases.position = (epoch, taken)
                 yield place
 
-    def order(self, phase: str, numbers: IndexArray, epoch: int) -> list[BatchItem]:
+    def order(self, phase: str, numbers: Ints, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
         examples, seed = self.run_plan.data.examples, self.run_plan.settings.what.order_seed
         size = self.run_plan.plan.batch_size

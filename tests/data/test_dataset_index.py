@@ -18,7 +18,7 @@ from training_pro.data.dataset_index import (
     locate_dataset,
     parse_share,
 )
-from training_pro.data.examples import pick_examples
+from training_pro.data.split import pick_examples
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import family, prepare_rows
 

@@ -11,7 +11,7 @@ import pytest
 from training_pro.chunking import SlicedText
 from training_pro.core.errors import DataError, StoppedError
 from training_pro.core.host import ModelCard
-from training_pro.data import arrow_store, large_texts, stored_text
+from training_pro.data import arrow_store, large_texts
 from training_pro.data.prepare import prepare
 from training_pro.data.text import read_stretches, sentences, slice_parts, slice_text
 from training_pro.settings.parsing import training_settings
@@ -59,7 +59,7 @@ def mixed_text(seed: int) -> str:
 def parts_of(text: str, hard_cut: str, store: arrow_store.Store):
     for part in large_texts.divide(read_stretches(text[at : at + 77] for at in range(0, len(text), 77)), hard_cut):
         ends = tuple(np.cumsum([*map(len, part.stretches)]).tolist())
-        yield stored_text.StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
+        yield arrow_store.StoredText.save(store, "".join(part.stretches), part.start, part.end, ends)
 
 
 def slice_in_parts(texts, rules, encoder=encode_words):

@@ -6,7 +6,7 @@ import pytest
 from training_pro.commands import main
 from training_pro.core.errors import SettingsError
 from training_pro.records.folder import read_log
-from training_pro.settings import files, library_files, presets
+from training_pro.settings import files, presets
 from training_pro.settings.parsing import training_settings
 
 LORA = {
@@ -59,7 +59,7 @@ def write(folder, values):
 def test_a_file_of_another_program_is_used_whole_or_refused_by_key_through_every_door(tmp_path, name):
     """{"learning_rat": ...} under training/presets trained the defaults. Each key at a value of none."""
     theirs, ours = FILES[name]
-    odd = {*theirs, "learning_rat", "amsgrad", "rank_pattern"} - {*library_files.ABOUT_THE_FILE}
+    odd = {*theirs, "learning_rat", "amsgrad", "rank_pattern"} - {*files.ABOUT_THE_FILE}
     for door in DOORS.values():
         values = door(write(tmp_path, theirs))
         if name == "the original":

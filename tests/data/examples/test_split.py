@@ -7,8 +7,10 @@ import random
 import numpy as np
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
-from training_pro.data.examples import TextSource, batch_order, find_shared_passages, pick_passages, split_texts
+from training_pro.data import batch_order
+from training_pro.data.examples import TextSource, pick_passages
 from training_pro.data.readers import LoadedText
+from training_pro.data.split import find_shared_passages, split_texts
 from training_pro.tests.rowing import chat, family, prepare_rows
 from training_pro.tests.slicing_laws import encode_words, find_stops
 

@@ -176,9 +176,6 @@ def test_an_open_document(tmp_path):
     assert read_text(write_odt(tmp_path / "a.odt")) == (
         "One\n\nA bold  step,\na second line.\n\nfirst\nsecond\na\tb c\n@\nTwo\n\nEnd.\n@\nNew page."
     )
-    digits = "9" * 5000
-    body = f'<text:h text:outline-level="{digits}">A</text:h><text:p>b<text:s text:c="{digits}"/>c</text:p>'
-    assert read_text(write_odt(tmp_path / "b.odt", body)).startswith("A\n\nb ")
 
 
 SRT = """1

@@ -78,7 +78,6 @@ def test_json_that_cannot_be_read(tmp_path, content, message):
         ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put keys and strings in straight double quotes"),
         ("null", "is null. Each row must be a JSON object"),
         ("[" * 100_000, "is nested too deeply"),
-        ('{"text": ' + "[" * 600 + "]" * 600 + "}", "is nested more than 64 levels deep"),
         (b'{"a": ' + b"1" * 5_000 + b"}", "contains a number with thousands of digits"),
         (b'{"a": "\xe9"}', "byte 8 is not UTF-8"),
     ],

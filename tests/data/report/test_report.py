@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from training_pro.core.findings import advice, note, problem
 from training_pro.data import load
-from training_pro.data.report import DatasetReport, LengthHistogram, RowReport, SourceReport
+from training_pro.data.report import DatasetReport, LengthHistogram, SourceReport
+from training_pro.data.rows import RowReport
 from training_pro.data.text import SliceMap
 from training_pro.tests.rowing import family, prepare_rows
 
@@ -26,10 +27,10 @@ def test_the_report_in_lines():
         "Verdict: ready with advice",
         "Advice: Mind this.",
         "Note: By the way.",
-        "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks, 1 dropped as too "
-        "small; characters lost: 0",
+        "story.txt: raw text, 1 file, 2 sections, 9 sentences -> 4 blocks and 3 overlap blocks",
         "  blocks consist of whole sentences; the model sees each sentence 1 to 2 times per epoch; "
-        "an epoch has 1.50 times as many tokens as the text",
+        "an epoch has 1.50 times as many tokens as the text. No characters are lost in slicing; 1 block "
+        "(0 characters) was dropped as too small",
         "  read as cp1252",
         "7 examples, 150 tokens (143 trained on); the longest has 30 tokens (cutoff 32); 2 steps per epoch, "
         "4 in total",

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from training_pro.data.examples import batch_order
+from training_pro.data import batch_order
 from training_pro.tests.rowing import as_json, chat, family, learned_text, prepare_rows
 
 CHATML = family("ChatML")

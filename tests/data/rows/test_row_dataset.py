@@ -87,7 +87,7 @@ def test_too_many_too_long_stop_a_run(tmp_path):
     assert (len(data.examples), data.report.sources[0].rows.nothing_learned) == (1, 1)
 
 
-BAD = {"instruction": "a"}
+BAD, DEEP = {"instruction": "a"}, {"instruction": "a", "deep": json.loads("[" * 600 + "]" * 600)}
 
 
 def test_broken_rows_stop_a_run_and_the_first_ones_are_listed(tmp_path):
@@ -110,7 +110,7 @@ def test_broken_rows_stop_a_run_and_the_first_ones_are_listed(tmp_path):
 
 
 def test_broken_rows_may_be_skipped_up_to_a_tenth(tmp_path):
-    rows = [*[pair()] * 18, BAD, BAD]
+    rows = [*[pair()] * 18, BAD, DEEP]
     data = prepare_rows(tmp_path / "a", CHATML, {"rows.json": rows}, bad_rows="skip")
     assert (data.report.problems, len(data.examples)) == ((), 18)
     assert "2 rows can't be read and were skipped." in data.report.sources[0].notes

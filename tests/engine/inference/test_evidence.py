@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from training_pro.core.jobs import Advice, EvidenceMeasured, Job
 from training_pro.data import general
-from training_pro.data.examples import copied_shares, count_runs
+from training_pro.data.split import copied_shares, count_runs
 from training_pro.engine.inference import evidence
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import REPORT, read_log, run_files

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...chunking import Flags, Ids, Ints, SlicedText, Text
-from ...settings.definitions import TrainingSettings
-from ..dataset_index import parse_share
-from ..readers import LoadedText
+from ..chunking import Flags, Ids, Ints, SlicedText, Text
+from ..settings.definitions import TrainingSettings
+from .dataset_index import parse_share
+from .readers import LoadedText
 
 # The label of a token that is read and not learned; what PyTorch's cross entropy ignores by default.
 IGNORE_INDEX = -100

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-IndexArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+from ..chunking import Ints
 
 
 class BatchItem(NamedTuple):
@@ -17,17 +17,16 @@ class BatchItem(NamedTuple):
     joins: bool = False
 
 
-def shuffle(numbers: IndexArray, seed: int, epoch: int) -> IndexArray:
+def shuffle(numbers: Ints, seed: int, epoch: int) -> Ints:
     """Shuffle the examples with the seed and the epoch."""
-    order: IndexArray = _epoch_rng(seed, epoch).permutation(numbers)
-    return order
+    return _epoch_rng(seed, epoch).permutation(numbers)
 
 
-def order_by_length(numbers: IndexArray, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> IndexArray:
+def order_by_length(numbers: Ints, lengths: Sequence[int], batch: int, seed: int, epoch: int) -> Ints:
     """Shuffle batches of similar length; the longest batch comes first, an incomplete one last."""
     rng = _epoch_rng(seed, epoch)
     mixed = rng.permutation(numbers)  # examples of equal length meet others each epoch
-    longest_first: IndexArray = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
+    longest_first: Ints = mixed[np.argsort(-np.asarray(lengths)[mixed], kind="stable")]
     full_count, rest = divmod(len(numbers), batch)
     if not full_count:
         return longest_first
@@ -36,12 +35,11 @@ def order_by_length(numbers: IndexArray, lengths: Sequence[int], batch: int, see
     full = np.concatenate([longest_first[:cut], longest_first[cut + rest :]]).reshape(full_count, batch)
     # The longest batch first: what doesn't fit into memory shows at the first step, not after hours.
     order = np.concatenate([[0], 1 + rng.permutation(full_count - 1)])
-    result: IndexArray = np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
-    return result
+    return np.concatenate([full[order].reshape(-1), longest_first[cut : cut + rest]])
 
 
 def order_in_pairs(
-    numbers: IndexArray,
+    numbers: Ints,
     successors: Sequence[int],
     lengths: Sequence[int],
     max_tokens: int,
@@ -65,7 +63,7 @@ def order_in_pairs(
 
 
 def find_pairs(
-    numbers: IndexArray, successors: Sequence[int], lengths: Sequence[int], max_tokens: int
+    numbers: Ints, successors: Sequence[int], lengths: Sequence[int], max_tokens: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Pair each example with its successor, beginning at the first one; returns the pairs and the rest."""
     couples, single = [], []

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...chunking import BlockEnds, Flags, Ints, Text, find_sections, places_inside
-from .. import arrow_store
-from ..dataset_index import DatasetShare
-from ..readers import LoadedText
-from ..stored_text import StoredText
-from ..text import find_bounds, store_text
+from ..chunking import BlockEnds, Flags, Ints, Text, find_sections, places_inside
+from . import arrow_store
+from .arrow_store import StoredText
+from .dataset_index import DatasetShare
 from .examples import RowSource, Source, select_rows
+from .readers import LoadedText
+from .text import find_bounds, store_text
 
 # A text with fewer sections is split inside them, so that a share of 10 % can be met.
 MIN_PARTS = 10
