@@ -73,13 +73,18 @@ class PageContext:
             return ""
 
     def running_job(self, kind: JobKind) -> Job | None:
-        """The job of this kind that is running, or None."""
         job = self.session.latest(kind)
         return job if job is not None and job.running else None
 
+    def require_job(self, kind: JobKind, missing: str) -> Job:
+        """The running job of this kind, for a request to it; `missing` is the error if there is none."""
+        self.check_writable()
+        if (job := self.running_job(kind)) is None:
+            raise BusyError(missing)
+        return job
+
     @property
     def in_run(self) -> bool:
-        """Whether a run is in progress."""
         return self.running_job("training") is not None
 
     def is_training(self, name: str) -> bool:
@@ -221,6 +226,16 @@ class PageContext:
             yield status, events
             if closed:
                 return
+
+    async def follow_latest(self, kind: JobKind) -> AsyncIterator[Job | None]:
+        """Yield the latest job of this kind at once and after every change, for as long as the page is open."""
+
+        def state() -> object:
+            job = self.session.latest(kind)
+            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
+
+        async for _ in follow_changes(state):
+            yield self.session.latest(kind)
 
     async def attach_lora(self, name: str, strength: float = 1.0) -> AsyncIterator[str]:
         """Attach a LoRA to the model in memory; yields the status."""

@@ -19,7 +19,7 @@ from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, markup, page_load
+from ..base import CSS, RELOAD, PageContext, add_handler, markup, page_load
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
@@ -50,8 +50,6 @@ class ModelPickerHost(Host, Protocol):
 
     def download_job(self, name: str) -> tuple[str, JobFn]: ...
 
-    def validate_name(self, name: str) -> str: ...
-
 
 @runtime_checkable
 class TargetHost(Host, Protocol):
@@ -65,13 +63,10 @@ class TargetHost(Host, Protocol):
     def choose_model(self, name: str) -> None: ...
 
 
-def draw_tab(
-    host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
-) -> None:
-    """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
-    context = PageContext(host, engine, session, models)
-    if isinstance(host, TargetHost):
-        draw_target_menu(host, context)
+def draw_tab(context: PageContext) -> None:
+    """Draw Train, Try it, Perplexity and Runs."""
+    if isinstance(context.host, TargetHost):
+        draw_target_menu(context.host, context)
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
     # version goes, delete `selected` and the ids.
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
@@ -126,9 +121,9 @@ def build_page(
     page.preprocess_data = checked_inputs
     context = PageContext(host, engine, session)
     with page:
-        models = draw_model_picker(host, context, loadings)
-        DownloadPanel(replace(context, models=models), host.download_job)
-        draw_tab(host, engine, session, models)
+        context = replace(context, models=draw_model_picker(host, context, loadings))
+        DownloadPanel(context, host.download_job)
+        draw_tab(context)
     return page, {} if style else {"css": CSS}
 
 
@@ -157,7 +152,7 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
             return
 
         def work(_: Job) -> JobEnded:
-            host.load(host.validate_name(name), loading)
+            host.load(name, loading)
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
@@ -267,11 +262,7 @@ class DownloadPanel:
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
         def stop() -> str:
-            self._context.check_writable()
-            job = self._context.running_job("download")
-            if job is None:
-                raise BusyError("No download is running.")
-            job.control.ask(Request.STOP)
+            context.require_job("download", "No download is running.").control.ask(Request.STOP)
             return ""
 
         get = [self._get_button.click, name.submit]
@@ -297,17 +288,11 @@ class DownloadPanel:
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""
-        session, menu = self._context.session, self._context.models
+        context, menu = self._context, self._context.models
         # A download that had ended before the page was opened changes no choice in the menu of models.
-        seen = None if self._context.running_job("download") else session.latest("download")
-
-        def state() -> object:
-            job = session.latest("download")
-            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
-
-        async for _ in follow_changes(state):
-            job = session.latest("download")
-            running, enabled = job is not None and job.running, not self._context.read_only_reason()
+        seen = None if context.running_job("download") else context.session.latest("download")
+        async for job in context.follow_latest("download"):
+            running, enabled = job is not None and job.running, not context.read_only_reason()
             updates = {
                 self._get_button: gr.update(interactive=enabled and not running),
                 self._stop_button: gr.update(interactive=enabled and running, visible=running),
@@ -324,4 +309,4 @@ class DownloadPanel:
                     # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
                     # When Gradio 4.37 goes, delete the first one.
                     yield {menu: gr.update(value=None)}
-                    yield {menu: gr.update(choices=self._context.host.models(), value=job.end.folder.name)}
+                    yield {menu: gr.update(choices=context.host.models(), value=job.end.folder.name)}

@@ -125,10 +125,7 @@ class RunButtons:
 
     def _run_action(self, action: Request | Action) -> str:
         """Send a request to the run, or apply an action to it. Empty, since the run panel confirms the request."""
-        self._context.check_writable()
-        job = self._context.running_job("training")
-        if job is None:
-            raise BusyError("No run is in progress.")
+        job = self._context.require_job("training", "No run is in progress.")
         if isinstance(action, Request):
             job.control.ask(action)
         else:

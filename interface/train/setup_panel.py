@@ -8,12 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.errors import BusyError, SettingsError
+from ...core.errors import SettingsError
 from ...core.jobs import Job, JobKind, Request
 from ...core.own_environment import State, own_environment
 from ...downloads import virtual_env
 from ...train_utils import size
-from ..base import PageContext, add_handler, follow_changes, markup, page_load
+from ..base import PageContext, add_handler, markup, page_load
 
 KIND: JobKind = "environment"
 INSTALL = "Download and install"
@@ -79,22 +79,12 @@ class SetupPanel:
         return ""
 
     def _stop(self) -> str:
-        self._context.check_writable()
-        job = self._context.running_job(KIND)
-        if job is None:
-            raise BusyError("No setup is running.")
-        job.control.ask(Request.STOP)
+        self._context.require_job(KIND, "No setup is running.").control.ask(Request.STOP)
         return ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the state, and every change while a setup is running."""
-        session = self._context.session
-
-        def state() -> object:
-            job = session.latest(KIND)
-            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
-
-        async for _ in follow_changes(state):
+        async for _ in self._context.follow_latest(KIND):
             yield self._updates()
             if self._context.running_job(KIND) is None:
                 return
