@@ -70,18 +70,14 @@ def draw_tab(context: PageContext) -> None:
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
     # version goes, delete `selected` and the ids.
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
-        with gr.Tab("Train", id="train") as train:
-            train_tab = TrainTab(context)
-            train_tab.draw(train)
-        with gr.Tab("Try it", id="try") as try_it:
-            try_tab = TryTab(context)
-            try_tab.draw(try_it)
-        with gr.Tab("Perplexity", id="perplexity") as perplexity:
-            perplexity_tab = PerplexityTab(context, train_tab.form)
-            perplexity_tab.draw(perplexity)
-        with gr.Tab("Runs", id="runs") as runs:
-            runs_tab = RunsTab(context, train_tab.form)
-            runs_tab.draw(runs)
+        with gr.Tab("Train", id="train") as tab:
+            train_tab = TrainTab(context, tab)
+        with gr.Tab("Try it", id="try") as tab:
+            try_tab = TryTab(context, tab)
+        with gr.Tab("Perplexity", id="perplexity") as tab:
+            perplexity_tab = PerplexityTab(context, tab, train_tab.form)
+        with gr.Tab("Runs", id="runs") as tab:
+            runs_tab = RunsTab(context, tab, train_tab.form)
         try_tab.stop_button.follow(train_tab.working)
         perplexity_tab.stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)

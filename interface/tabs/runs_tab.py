@@ -69,10 +69,8 @@ CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve a
 class RunsTab:
     """A list of all runs on the left; the chosen run or checkpoint and its actions on the right."""
 
-    def __init__(self, context: PageContext, form: Form) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=7, min_width=320):

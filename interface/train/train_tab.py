@@ -24,19 +24,8 @@ from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
 from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
-from ..base import (
-    Form,
-    PageContext,
-    add_handler,
-    confirm_click,
-    load_script,
-    markup,
-    page_load,
-    refresh_choices,
-)
-from ..base import (
-    form as layout,
-)
+from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup, page_load, refresh_choices
+from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
 from . import data_menu
 from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
@@ -123,19 +112,16 @@ class ResumePanel:
 class TrainTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: PageContext) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab) -> None:
         self._context = context
         self.form = Form()
         self._run_panel = RunPanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
-
-    def draw(self, tab: gr.Tab) -> None:
-        """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
         status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
         if not self._context.host.owns_process:
             SetupPanel(self._context)
         self._resume_panel = ResumePanel(self._context, self.form)
-        with gr.Row():
+        with gr.Row():  # on narrow screens, its columns are stacked
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
@@ -285,10 +271,7 @@ class TrainTab:
     def _restore_form(self) -> dict[Any, Any]:
         """Restore the form of the last visit, with the current datasets and LoRAs."""
         choices = data_menu.dataset_choices(self._context)
-        try:
-            values = presets.load_form(self._context.host.folders.form)
-        except TrainingProError:
-            values = {}
+        values = presets.load_form(self._context.host.folders.form)
         values.pop("if_exists", None)  # the answer for one LoRA; the next one may be another book's
         if self._context.in_run:
             values |= self._context.live_values
