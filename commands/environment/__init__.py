@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from . import interpreter
-from .interpreter import ROOT, ensure_environment, run_program
+from .interpreter import ROOT, ensure_environment, run_program, say
 
-__all__ = ["ROOT", "ensure_environment", "interpreter", "run_program"]
+__all__ = ["ROOT", "ensure_environment", "interpreter", "run_program", "say"]

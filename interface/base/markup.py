@@ -200,7 +200,10 @@ def job_status(event: Stage | JobEnded) -> Markup:
 
 
 def download_card(job: Job) -> tuple[float | None, Markup]:
-    """The share of a running download that is done, None if unknown, and its progress as a card."""
+    """The share of a download that is done, None if unknown; and its progress or end as a card."""
+    if (end := job.end) is not None:
+        ended = card("", paragraph(end.text), mood="fair")
+        return None, problem(end.text) if end.outcome == "failed" else ended
     events = job.log.since(0)
     fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
     bar = [progress_bar(fetched.share), paragraph(event_words.event_text(fetched))] if fetched else []

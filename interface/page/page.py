@@ -216,12 +216,7 @@ def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
 
 def download_state(job: Job) -> tuple[str, str]:
     """The title of the part with a download, with its progress, and the state or end of the download as HTML."""
-    end = job.end
-    if end is not None:
-        if end.outcome == "failed":
-            return DOWNLOAD, markup.problem(end.text)
-        if end.folder is None:
-            return DOWNLOAD, markup.card("", markup.paragraph(end.text), mood="fair")
+    if (end := job.end) is not None and end.folder is not None:
         text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
         return DOWNLOAD, markup.card("", markup.paragraph(text), mood="good")
     share, card = markup.download_card(job)

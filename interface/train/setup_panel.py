@@ -93,18 +93,14 @@ class SetupPanel:
         """What the panel shows for the state of the environment and of its setup."""
         environment, job = own_environment(self._context.host.folders), self._context.session.latest(KIND)
         state, end = environment.state, job.end if job else None
+        is_done = end is not None and end.outcome == "finished"
         is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
         label = LABELS.get(state, "")
-        if label and job is self._plan and end is not None and end.outcome == "finished":
+        if label and is_done and job is self._plan:
             label = INSTALL
         text = "" if is_running else TEXTS[state].format(size=size(environment.size), folder=environment.folder)
-        status = ""
-        if job is not None and end is None:
-            status = markup.download_card(job)[1]
-        elif end is not None and end.outcome == "failed":
-            status = markup.problem(end.text)
-        elif end is not None and label:  # of a complete environment, the text says the same
-            status = markup.card("", markup.paragraph(end.text), mood="fair")
+        # Of a complete environment, the text says the same.
+        status = markup.download_card(job)[1] if job and (label or not is_done) else ""
         is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
         can_set_up = bool(label) and not is_running
         return {
