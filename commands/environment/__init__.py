@@ -1,7 +1,5 @@
 """The Python environment of the commands: finds, makes or repairs it."""
 
-from __future__ import annotations
-
 from . import interpreter
 from .interpreter import ROOT, ensure_environment, run_program, say
 

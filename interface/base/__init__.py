@@ -1,7 +1,5 @@
 """Shared parts of the page: Gradio versions, event handlers, styles, the form, HTML pieces and links."""
 
-from __future__ import annotations
-
 from . import form, markup
 from .form import Form, shown_value
 from .handlers import RELOAD, add_handler, confirm_click, load_script, page_load, refresh_choices

@@ -148,7 +148,6 @@ def legend(colors: Iterable[tuple[str, str]]) -> Markup:
 
 
 def fold(title: str, content: str) -> Markup:
-    """Content that is folded behind a line."""
     return Markup("<details><summary>{}</summary>{}</details>").format(title, content)
 
 

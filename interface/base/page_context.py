@@ -88,7 +88,6 @@ class PageContext:
         return self.running_job("training") is not None
 
     def is_training(self, name: str) -> bool:
-        """Whether this LoRA is being trained right now."""
         job = self.session.current
         return job is not None and bool(name) and job.result_name == name
 
@@ -238,7 +237,6 @@ class PageContext:
             yield self.session.latest(kind)
 
     async def attach_lora(self, name: str, strength: float = 1.0) -> AsyncIterator[str]:
-        """Attach a LoRA to the model in memory; yields the status."""
         work = partial(self.engine.attach_lora, name, strength, self.host)
         async for status, _ in self.follow_job("model", f"Attaching {name}", work):
             yield status

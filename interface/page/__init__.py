@@ -1,7 +1,5 @@
 """The whole tab, and the standalone page around it."""
 
-from __future__ import annotations
-
 from .page import build_page, draw_tab
 from .page_guard import guard_middleware
 

@@ -64,7 +64,6 @@ class TargetHost(Host, Protocol):
 
 
 def draw_tab(context: PageContext) -> None:
-    """Draw Train, Try it, Perplexity and Runs."""
     if isinstance(context.host, TargetHost):
         draw_target_menu(context.host, context)
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
@@ -267,7 +266,6 @@ class DownloadPanel:
             add_handler(event, self._follow, None, outputs, what="Showing the download")
 
     def _start_download(self, name_or_url: str) -> str:
-        """Start the download; an error says why it cannot start."""
         self._context.check_writable()
         name_or_url = name_or_url.strip()
         if not name_or_url:

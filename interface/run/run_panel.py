@@ -133,7 +133,6 @@ class RunButtons:
         return ""
 
     def button_updates(self, view: RunView | None) -> dict[Any, Any]:
-        """Updates that enable and label the buttons for this run."""
         running = view is not None and view.running and not self._context.read_only_reason()
         pending = view.job.control.pending if view is not None else frozenset()
         enabled = running and Request.STOP not in pending  # a run that is stopping can only be discarded
@@ -170,7 +169,6 @@ class RunPanel:
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
 
     def draw(self) -> None:
-        """Draw the panel, after the form."""
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
             check_button = gr.Button("Check", elem_id="tp-check")
             # Disabled until the form is restored: an earlier click would start a run with the form's defaults.

@@ -83,7 +83,6 @@ class RunView:
         self._made: dict[str, tuple[tuple[Any, ...], str]] = {}
 
     def catch_up(self) -> None:
-        """Process new events."""
         events = self.job.log.since(self.position)
         self.position += len(events)
         for event in events:
@@ -157,7 +156,6 @@ class RunView:
         return self._make_once("charts", lambda: run_charts(self._steps, self._evaluations, self._recalls))
 
     def samples(self) -> str:
-        """The table of sample answers."""
         return self._make_once("samples", lambda: samples_table(self.samples_so_far, ended=not self.running))
 
     def _make_once(self, part: str, make: Callable[[], str], *more: Any) -> str:

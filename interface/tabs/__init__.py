@@ -1,7 +1,5 @@
 """The tabs Try it, Perplexity, and Runs."""
 
-from __future__ import annotations
-
 from .perplexity_tab import PerplexityTab
 from .runs_tab import RunsTab
 from .try_tab import TryTab

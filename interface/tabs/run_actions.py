@@ -33,7 +33,6 @@ def require_choice(chosen: str | None) -> str:
 
 
 def chosen_folder(chosen: str | None, folders: Folders) -> Path:
-    """The folder of the chosen run or checkpoint."""
     return inventory.find_folder(require_choice(chosen), folders)
 
 
@@ -197,7 +196,6 @@ def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, A
 
 
 def pause_updates(*, paused: bool) -> tuple[Any, Any]:
-    """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
 
 

@@ -109,7 +109,6 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def list_runs(folders: Folders) -> list[ListedRun]:
-    """Read all runs from the disk."""
     runs = []
     for entry in inventory.list_entries(folders):
         written = []

@@ -1,7 +1,5 @@
 """The Train tab: the form, its menus and panels, and what follows from its values."""
 
-from __future__ import annotations
-
 from . import data_menu
 from .presets_panel import cli_command_html, probe_card
 from .setup_panel import SetupPanel

@@ -308,7 +308,6 @@ class TrainTab:
         return {**unchanged, **self.form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Updates of the parts that follow from the form."""
         context, values, preview = self._context, self.form.values(inputs), inputs[self._preview]
         titles = {
             part: gr.update(label=part_title(name, layout.FOLDED_ROWS[name], values))
