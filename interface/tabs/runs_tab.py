@@ -14,9 +14,10 @@ from ...core.files import describe_unusable
 from ...core.host import Folders
 from ...core.jobs import progress_text
 from ...core.own_environment import State, own_environment
-from ...records.folder import LoraEntry, inventory
+from ...records.folder import PARAMETERS, LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
+from ...settings import files
 from ...train_utils import size
 from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
 from . import run_actions
@@ -228,8 +229,12 @@ class RunsTab:
         )
 
         def copy_settings(name: str | None) -> dict[Any, Any]:
-            message, values = run_actions.read_settings(context, name)
-            return {status: message, **self._form.updates(values)}
+            folders = context.host.folders
+            folder = run_actions.run_folder(name, folders)
+            loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
+            said = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
+            message = markup.card("", markup.paragraph(said), mood="good")
+            return {status: message, **self._form.updates(loaded.values)}
 
         add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)
