@@ -111,19 +111,16 @@ def add_handler(
     outputs: Any,
     *,
     what: str,
-    says: Any = None,
     clears: Mapping[Any, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Register a handler for one or several events, and return the dependency (for `.then`).
 
-    On an exception, `what` begins the message ("Check" in "Check failed: ..."), `says` is the output that shows
-    it (by default the first output that is HTML), and `clears` maps outputs to new values, because their old
-    content would be misleading.
+    On an exception, the first output that is HTML shows a message, which `what` begins ("Check" in "Check failed:
+    ..."), and `clears` maps outputs to new values, because their old content would be misleading.
     """
-    if says is None:
-        listed = outputs if isinstance(outputs, Iterable) else [outputs]
-        says = next((output for output in listed if isinstance(output, gr.HTML)), None)
+    listed = outputs if isinstance(outputs, Iterable) else [outputs]
+    says = next((output for output in listed if isinstance(output, gr.HTML)), None)
     wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
     # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
     hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}

@@ -187,7 +187,7 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
         return *show(), ""
 
     inputs, what = [menu, unloads], "Choosing the model"
-    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what, says=said)
+    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what)
     add_handler([page_load(), menu.focus], show, None, inputs, what=what)
 
 
