@@ -216,10 +216,7 @@ def apply_button(label: str, values: Mapping[str, object], *, chosen: bool = Fal
 
 def fill_button(box: str, text: str, label: str) -> Markup:
     """An HTML button that puts a text into the text box with the element id `box`."""
-    template = Markup(
-        '<button type="button" class="tp-use" data-tp-box="{0}" data-tp-text="{1}" data-tp-focus="{0} {2}">'
-        "{2}</button>"
-    )
+    template = Markup('<button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}">{}</button>')
     return template.format(box, text, label)
 
 

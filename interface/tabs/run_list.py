@@ -38,6 +38,10 @@ LIST = """<div class="tp-wide"><table class="tp-table tp-run-list" role="grid" a
  data-tp-focus="run {{ row.name }}" data-tp-show="tp-runs-side"{% endif %}>
 <td><b>{{ row.name }}</b><span>{{ row.about }}</span></td>
 {%- for text in row.texts %}<td>{{ text }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>"""
+SHOW_MORE = (
+    '<p><button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}" data-tp-focus="more">'
+    "Show more</button></p>"
+)
 
 # Settings that always differ, or say nothing about the training.
 IGNORED_KEYS = frozenset({"name", "if_exists"})
@@ -169,9 +173,7 @@ def list_html(
         row = {"name": run.entry.name, "about": run.about, "texts": cells}
         rows.append({**row, "chosen": is_chosen, "box": box})
     table = html(LIST, heads=heads, rows=rows, sort_box=SORT_BOX) if shown else ""
-    more = Markup()
-    if len(shown) < len(matching):
-        more = Markup("<p>{}</p>").format(markup.fill_button(LIMIT_BOX, str(limit + PAGE), "Show more"))
+    more = Markup(SHOW_MORE).format(LIMIT_BOX, limit + PAGE) if len(shown) < len(matching) else ""
 
     summary = f"{format_count(len(runs), 'run')}, {size(sum(run.entry.size for run in runs))}."
     if not matching:
