@@ -139,7 +139,6 @@ def confirm_click(
     action: Callable[[Mapping[Any, Any]], Mapping[Any, Any]],
     inputs: set[Any],
     outputs: list[Any],
-    **options: Any,
 ) -> Any:
     """Register the action of a button, which a second click confirms, unless the question is empty."""
     label = button.value
@@ -155,7 +154,7 @@ def confirm_click(
         yield {**action(inputs), button: label, asked: ("", 0.0)}
 
     # The second click arrives while the first one still waits.
-    options = {"what": label, "trigger_mode": "multiple", **options}
+    options = {"what": label, "trigger_mode": "multiple"}
     return add_handler(button.click, on_click, {*inputs, asked}, [button, asked, *outputs], **options)
 
 

@@ -28,7 +28,6 @@ from ..base import Form, PageContext, add_handler, confirm_click, load_script, m
 from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
 from . import data_menu
-from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
 from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 from .setup_panel import SetupPanel
 
@@ -157,7 +156,7 @@ class TrainTab:
                 self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
-        self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
+        self._data_note = gr.HTML(data_menu.preview_data({}, self._context).html, elem_id="tp-data-said")
         for keys in layout.VISIBLE_ROWS:
             self.form.draw_row(*keys)
             if "schedule" in keys:
@@ -186,7 +185,7 @@ class TrainTab:
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
-        self._preview = gr.State(DataPreview())
+        self._preview = gr.State(data_menu.DataPreview())
         self._form_state = gr.HTML(layout.hiding_style(hidden_keys({}, ())), elem_id="tp-marks")
         # A hidden text box that receives the clicks from clicks.js.
         self._wish_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
@@ -235,10 +234,10 @@ class TrainTab:
             "inputs": form,
             "outputs": [self._data_note, self._preview],
             "what": "Reading the dataset",
-            "clears": {self._preview: DataPreview()},
+            "clears": {self._preview: data_menu.DataPreview()},
         }
         add_handler([part.change for part in parts.values()], self._on_change, **consequences, **latest)
-        changes = [parts[key].change for key in EXAMPLE_KEYS]
+        changes = [parts[key].change for key in data_menu.EXAMPLE_KEYS]
         previewed = add_handler(changes, self._preview_data, **preview, **latest)
         add_handler(refreshed.then, self._preview_data, **preview)
         add_handler(previewed.then, self._on_change, **consequences)
@@ -330,8 +329,8 @@ class TrainTab:
             **titles,
         }
 
-    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataPreview]:
-        preview = preview_data(self.form.values(inputs), self._context)
+    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, data_menu.DataPreview]:
+        preview = data_menu.preview_data(self.form.values(inputs), self._context)
         return preview.html, preview
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
