@@ -3,7 +3,7 @@
 from . import form, markup
 from .form import Form, shown_value
 from .handlers import RELOAD, add_handler, confirm_click, load_script, page_load, refresh_choices
-from .page_context import PageContext, ResultInputs, StopButton, follow_changes
+from .page_context import PageContext, PageEngine, ResultInputs, StopButton, follow_changes
 from .style import CSS
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "RELOAD",
     "Form",
     "PageContext",
+    "PageEngine",
     "ResultInputs",
     "StopButton",
     "add_handler",

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 from markupsafe import Markup
@@ -40,6 +40,7 @@ WAITING = markup.paragraph(
 )
 T = TypeVar("T")
 Default = TypeVar("Default")
+PageEngine: TypeAlias = "Engine[TrainingSettings, DatasetReport]"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PageContext:
     """Host, engine and session, passed to every part of the page."""
 
     host: Host
-    engine: Engine[TrainingSettings, DatasetReport]
+    engine: PageEngine
     session: Session
     models: Any = None  # the menu of models of the standalone page
     # Saving and stopping rules that the form shows only because they are in force in the run in progress.

@@ -6,25 +6,20 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Request, Session
 from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
-from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, add_handler, markup, page_load
+from ..base import CSS, RELOAD, PageContext, PageEngine, add_handler, markup, page_load
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
-
-if TYPE_CHECKING:
-    from ...data.report import DatasetReport
 
 MAX_REASON_CHARS = 200
 DOWNLOAD = "Download a model"
@@ -83,11 +78,7 @@ def draw_tab(context: PageContext) -> None:
 
 
 def build_page(
-    host: ModelPickerHost,
-    engine: Engine[TrainingSettings, DatasetReport],
-    session: Session,
-    *,
-    loadings: Mapping[str, str],
+    host: ModelPickerHost, engine: PageEngine, session: Session, *, loadings: Mapping[str, str]
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
     # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
