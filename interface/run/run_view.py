@@ -62,9 +62,9 @@ class RunView:
         self._made: dict[str, tuple[tuple[Any, ...], str]] = {}
 
     def catch_up(self) -> None:
-        new = self.job.log.since(self.position)
-        self.position += len(new)
-        for event in new:
+        latest = self.job.log.since(self.position)
+        self.position += len(latest)
+        for event in latest:
             self._pace.update(event)
             match event:
                 case events.Step():
