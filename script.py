@@ -24,12 +24,13 @@ def ui() -> None:
         from .core.jobs import SESSION, console
         from .engine.process_engine import ProcessEngine
         from .hosts.webui import WebuiHost
+        from .interface.base import PageContext
         from .interface.page import draw_tab
 
         SESSION.set_observer(console.console_observer(_say))
         host, engine = WebuiHost(), ProcessEngine()
         engine.find_runs(SESSION, host)
-        draw_tab(host, engine, SESSION)
+        draw_tab(PageContext(host, engine, SESSION))
     except Exception as error:  # noqa: BLE001 - the tab shows it
         from .interface import fallback
 

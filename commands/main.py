@@ -47,8 +47,8 @@ HIDDEN_COMMANDS: Mapping[str, str] = {"worker": "work on a model for a tab whose
 FUNCTIONS: Mapping[str, str] = {
     **{"demo": "page:run_demo", "slice": "check:run_slice"},
     **{name: f"models:run_{name}" for name in ("get", "merge", "gguf", "push")},
+    **{name: f"models:run_{name}" for name in ("perplexity", "recall", "evidence")},
     **{name: f"control:run_{name}" for name in ("status", "export", "tell")},
-    **{name: f"measure:run_{name}" for name in ("perplexity", "recall", "evidence")},
 }
 
 

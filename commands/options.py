@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +26,7 @@ from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folde
 from ..records.folder import loras
 from ..settings import other_names
 from .environment import ROOT, interpreter
+from .environment import say as say
 from .main import COMMANDS, HIDDEN_COMMANDS
 
 if TYPE_CHECKING:
@@ -206,13 +207,6 @@ def find_lora(name: str, folders: Folders) -> str | Path:
             f"Available: {names}."
         ) from error
     return name
-
-
-def say(text: str) -> None:
-    """Print progress and messages to standard error; standard output is for results."""
-    if dist_env.is_main_process():
-        with suppress(OSError):  # the window may be closed while the run goes on
-            print(text, file=sys.stderr, flush=True)
 
 
 def terminal() -> TextIO | None:

@@ -89,7 +89,6 @@ def run_demo(arguments: Sequence[str]) -> int:
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the web server."""
     parser.add_argument("--port", type=int, default=PORT, help=f"port of the page (default: {PORT})")
     parser.add_argument("--listen", action="store_true", help="let people on other computers open the page")
     password, variable = os.environ.get(PASSWORD_VARIABLE, ""), f"the environment variable {PASSWORD_VARIABLE}"

@@ -12,16 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ..core import files
 from ..core.errors import BusyError, ModelError, StoppedError
-from ..core.files import (
-    PART_SUFFIX,
-    free_bytes,
-    lock,
-    move_atomically,
-    move_new_folder,
-    safe_paths,
-    write_error_reason,
-)
 from ..core.jobs import DownloadMeter, JobEnded, Note, Stage
 from ..train_utils import duration, format_count, size
 from . import hub_models
@@ -40,8 +32,8 @@ def download_model(
     stopping: IsStopped = lambda: False,
 ) -> JobEnded:
     """Download a model into the models folder; everything that can be refused is refused before writing."""
-    folder = safe_paths.child(models, model.folder, "Model", refusal=ModelError)
-    partial_folder = safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
+    folder = files.safe_paths.child(models, model.folder, "Model", refusal=ModelError)
+    partial_folder = files.safe_paths.child(models, f"{PARTIAL_PREFIX}{model.folder}", "Model", refusal=ModelError)
     if (folder / "config.json").is_file():
         raise ModelError(
             f"{folder.name} already exists in {models}. Use it, or delete or rename that folder to download the "
@@ -52,7 +44,7 @@ def download_model(
     emit(Stage(text=f"Asking the Hub for {model.words}"))
     plan = hub_models.plan_download(model, refuse_type)
     download = _PartialDownload(plan, partial_folder, emit, stopping)
-    begin, free = download.meter.done, free_bytes(partial_folder)
+    begin, free = download.meter.done, files.free_bytes(partial_folder)
     if plan.size - begin > free:
         raise ModelError(
             f"{model.words} still needs {size(plan.size - begin)} on the disk that holds {models}, but only "
@@ -69,7 +61,7 @@ def download_model(
     )
     started = time.monotonic()
     try:
-        with lock(partial_folder / "lock") as acquired:
+        with files.lock(partial_folder / "lock") as acquired:
             if not acquired:
                 raise BusyError(f"Another program is downloading {model.words}. Wait until it is done.")
             for file in plan.files:
@@ -81,7 +73,7 @@ def download_model(
     except ModelError as error:
         raise ModelError(f"{error} {download.describe_rest()}") from error
     except OSError as error:
-        reason = f"{models} can't be written: {write_error_reason(error, models)}."
+        reason = f"{models} can't be written: {files.write_error_reason(error, models)}."
         raise ModelError(f"{reason} {download.describe_rest()}") from error
     figures = f"{size(plan.size)}, {duration(time.monotonic() - started)}"
     return JobEnded(outcome="finished", text=f"{model.words} is in {folder} ({figures}).", folder=folder)
@@ -99,7 +91,7 @@ class _PartialDownload:
 
     def fetch(self, file: HubFile) -> None:
         """Download what is missing of a file, and check it."""
-        complete, part = self._path(file), self._path(file, PART_SUFFIX)
+        complete, part = self._path(file), self._path(file, files.PART_SUFFIX)
         if complete.is_file() or (self._final / file.name).is_file():
             self.meter.report()
             return
@@ -113,7 +105,7 @@ class _PartialDownload:
         if not is_intact(part, file.size, file.digest if file.is_sha256 else ""):
             part.unlink()
             raise ModelError(f"{file.name} was damaged during the download and was deleted.")
-        move_atomically(part, complete)
+        files.move_atomically(part, complete)
         self.meter.report()
 
     def move_to(self, folder: Path) -> None:
@@ -122,8 +114,8 @@ class _PartialDownload:
             if self._path(file).is_file():
                 target = self._final / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                move_atomically(self._path(file), target)
-        move_new_folder(self._final, folder)
+                files.move_atomically(self._path(file), target)
+        files.move_new_folder(self._final, folder)
 
     def describe_rest(self) -> str:
         """Describe what is left of an unfinished download; removes the folder if that is nothing."""
@@ -144,6 +136,6 @@ class _PartialDownload:
         paths = (
             path
             for file in self._plan.files
-            for path in (self._final / file.name, self._path(file), self._path(file, PART_SUFFIX))
+            for path in (self._final / file.name, self._path(file), self._path(file, files.PART_SUFFIX))
         )
         return sum(path.stat().st_size for path in paths if path.is_file())

@@ -46,12 +46,7 @@ def upload_lora(upload: HubUpload) -> str:
                     f"{name} exists and is {actual}, but you asked for a {asked} repository. Change the "
                     "visibility in its settings on the Hub, or choose another name."
                 )
-    operations = [
-        library.CommitOperationAdd(
-            file.name, file.content if isinstance(file.content, bytes) else str(file.content)
-        )
-        for file in upload.files
-    ]
+    operations = [library.CommitOperationAdd(file.name, file.content) for file in upload.files]
     interrupted = (
         f" The upload was interrupted. None of the files are in {name}, because the Hub accepts either all of "
         "them or none. Upload the LoRA again."

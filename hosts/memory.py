@@ -39,12 +39,7 @@ def parse_limits(words: Sequence[str]) -> Limits:
                 f"--max-memory {word}: a limit must be above 0. To exclude a device, leave it out of --max-memory."
             )
         name = (parts["device"] or "").lower()
-        device: Device = int(name) if name.isdecimal() else name or EVERY_GPU
-        if device in limits:
-            raise ModelError(
-                f"--max-memory {word}: there are two limits for {_device_name(device)}. Remove one of them."
-            )
-        limits[device] = limit
+        limits[int(name) if name.isdecimal() else name or EVERY_GPU] = limit
     return limits
 
 
@@ -73,9 +68,10 @@ def device_limits(limits: Limits) -> dict[Device, int]:
                 f"{', numbered from 0' if gpus else ''}."
             )
         if 0 < memory[device] < limit:
+            name = "the CPU" if device == CPU else f"GPU {device}"
             raise ModelError(
-                f"--max-memory: {_device_name(device)} has {size(memory[device])}, so a limit of {size(limit)} "
-                "has no effect. Use a lower limit, or omit it."
+                f"--max-memory: {name} has {size(memory[device])}, so a limit of {size(limit)} has no effect. Use "
+                "a lower limit, or omit it."
             )
     return used
 
@@ -102,10 +98,6 @@ def _device_memory() -> dict[Device, int]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus: dict[Device, int] = {index: torch.cuda.mem_get_info(index)[1] for index in range(count)}
     return {**gpus, CPU: psutil.virtual_memory().total}
-
-
-def _device_name(device: Device) -> str:
-    return {CPU: "the CPU", EVERY_GPU: EVERY_GPU}.get(str(device), f"GPU {device}")
 
 
 def read_memory(model: Any = None) -> DeviceMemory:

@@ -30,7 +30,7 @@ from ..core.host import (
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
-from .memory import Limits, check_placement, device_limits, parse_limits
+from .memory import check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -114,15 +114,15 @@ class StandaloneHost:
 
     def loaded_model(self) -> LoadedModel:
         if self._loaded is None:
-            (name, loading), card = self.selected_model, self.card()
-            self._loaded = LoadedModel(card, self._load_weights(name, card, loading))
+            card = self.card()
+            self._loaded = LoadedModel(card, self._load_weights(card))
         return self._loaded
 
     def load(self, name: str, loading: str) -> None:
-        """Load a model by its name or any path; a page calls `validate_name` first."""
+        """Load a model in the models folder, or the one that the command line named, by whatever path."""
         # A name without a model is refused before the one in memory is unloaded, since both may not fit.
         name = _unquoted(name)
-        self._any_path(name)
+        self._listed_path(name)
         previous = self.model_status().model
         self.unload()
         self.selected_model, self._card = (name, loading), None  # its files may have changed
@@ -141,11 +141,6 @@ class StandaloneHost:
             return download.download_model(repository, models, unknown_type_reason, job.log.append, is_stopping)
 
         return repository.words, work
-
-    def validate_name(self, name: str) -> str:
-        """Return the name of a model that a page may load: one in the models folder, or the chosen one."""
-        self._listed_path(name)
-        return _unquoted(name)
 
     def unload(self) -> None:
         self._loaded = None
@@ -203,13 +198,8 @@ class StandaloneHost:
     def _any_path(self, name: str) -> Path:
         """Path of a model given by its name or by any path; for the owner of the machine only."""
         if not name:
-            models, available = self.folders.models, ", ".join(self.models())
             choose = "Choose one and press Load model, or name it with --model."
-            hint = f"No model is loaded. {choose} Available: {available}."
-            get = (
-                f"No model is chosen. Copy one to {models}, or download one with the get command, then choose it."
-            )
-            raise ModelError(hint if available else get)
+            raise ModelError(f"No model is loaded. {choose} {self._available()}")
         for path in (self.folders.models / name, Path(name)):
             if not path.is_file() and not (path / "config.json").is_file():
                 continue
@@ -234,12 +224,17 @@ class StandaloneHost:
             return path
         raise self._not_a_model(name)
 
+    def _available(self) -> str:
+        """Which models there are, or how to get one."""
+        names, models = ", ".join(self.models()), self.folders.models
+        get = f"{models} has no models yet. Copy one to it, or download one with the get command."
+        return f"Available: {names}." if names else get
+
     def _not_a_model(self, name: str) -> ModelError:
-        models, there, path = self.folders.models, ", ".join(self.models()), str(Path(name))
-        no_models = f"{models} has no models yet. Download one with the get command."
+        path = str(Path(name))
         return ModelError(
-            f"There is no model {path!r} in {models}, and {path!r} is not the path of a folder with a "
-            f"config.json. {f'Available: {there}.' if there else no_models}"
+            f"There is no model {path!r} in {self.folders.models}, and {path!r} is not the path of a folder with "
+            f"a config.json. {self._available()}"
         )
 
     def _read_card(self) -> ModelCard:
@@ -273,16 +268,10 @@ class StandaloneHost:
             ) from error
         packed = None
         if is_gguf:
+            architecture = header["general.architecture"]
             if gguf_header.PART.search(path.name):  # transformers looks for a head in the first part only
-                config.tie_word_embeddings &= (
-                    "output.weight" not in tensors or header["general.architecture"] in TIED
-                )
-            if (
-                loading == "auto"
-                and self._load_gguf
-                and not self._limits
-                and _packs(header["general.architecture"])
-            ):
+                config.tie_word_embeddings &= "output.weight" not in tensors or architecture in TIED
+            if loading == "auto" and self._load_gguf and not self._limits and _packs(architecture):
                 packed = _packed_weights(tensors)
         if is_gguf and tokenizer is not None:  # transformers 5.6 takes the BOS token of the file for its EOS token
             for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
@@ -309,23 +298,53 @@ class StandaloneHost:
             packed=packed,
         )
 
-    def _load_weights(self, name: str, card: ModelCard, loading: str) -> Any:
-        path = self._any_path(name)
-        parts = gguf_header.file_parts(path) if path.suffix == ".gguf" else []
-        if self._load_gguf is None or not (card.packed or len(parts) > 1):
-            return _load_weights(path, card, loading, self._limits)
-        _require("torch", "to load a model")
-        from transformers import AutoConfig
+    def _load_weights(self, card: ModelCard) -> Any:
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
 
-        options = _load_options(loading, is_gguf=True)
-        values = dict(card.config)
-        config = AutoConfig.for_model(values.pop("model_type"), **values)
-        device = options["device_map"][""]
+        transformers_logging.disable_progress_bar()
+        name, loading = self.selected_model
+        path = self._any_path(name)
+        folder, source = _model_source(path)
+        is_gguf, missing = "gguf_file" in source, list[str]()
+        options = _load_options(loading, is_gguf=is_gguf)
+        dtype, device = options["dtype"], options["device_map"][""]
+        if self._limits:  # spread the model over the devices within their limits
+            options |= {"device_map": "auto", "max_memory": device_limits(self._limits)}
+        if path.name in WEIGHT_FILES:
+            options["use_safetensors"] = path.suffix == ".safetensors"
         try:
-            model = self._load_gguf(parts, config, options["dtype"], device, packed=card.packed is not None)
+            parts = gguf_header.file_parts(path) if is_gguf else []
+            if self._load_gguf is not None and (card.packed or len(parts) > 1):
+                values = dict(card.config)
+                config = AutoConfig.for_model(values.pop("model_type"), **values)
+                model = self._load_gguf(parts, config, dtype, device, packed=card.packed is not None)
+            else:
+                options |= unpacked_gguf(path) if is_gguf else {}
+                model, report = AutoModelForCausalLM.from_pretrained(
+                    folder, trust_remote_code=False, output_loading_info=True, **options
+                )
+                missing = sorted(report["missing_keys"])
         except Exception as error:  # a damaged file makes any library below raise anything
-            raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}") from error
-        model.name_or_path = str(path)
+            advice = ""
+            if card.max_memory:  # for any error, since each library words a lack of room differently
+                advice = f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them."
+            elif isinstance(error, MemoryError) or "memory" in str(error).lower():  # so torch says it
+                choose = "Choose" if is_gguf or loading == "4bit" else "Load it in 4-bit, or choose"
+                advice = f" {choose} a smaller model."
+            raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
+        if missing:  # transformers only warns of them, and fills them with random numbers
+            raise ModelError(
+                f"{card.name} is incomplete: {len(missing)} of its weights are missing, such as {missing[0]}. "
+                "Download it again."
+            )
+        if is_gguf:
+            model.name_or_path = str(path)  # which a LoRA names as its base model; transformers sets the folder
+        check_placement(model, card.name)
+        # On some CPUs, bitsandbytes repacks 4-bit weights at the first answer, which loses bits and gradients.
+        for module in model.modules():
+            if hasattr(module, "support_avx512bf16_for_cpu"):
+                module.support_avx512bf16_for_cpu = False
         return model.eval()
 
 
@@ -357,48 +376,6 @@ def _load_tokenizer(name: str, models: Path, vocabulary: int, model: str) -> Any
 def _unquoted(name: str) -> str:
     """Strip quotes, which Windows Explorer adds to a copied path."""
     return name.strip(' "')
-
-
-def _load_weights(path: Path, card: ModelCard, loading: str, limits: Limits) -> Any:
-    _require("torch", "to load a model")
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    folder, options = _model_source(path)
-    is_gguf = "gguf_file" in options
-    options |= _load_options(loading, is_gguf=is_gguf)
-    if limits:  # spread the model over the devices within their limits
-        options |= {"device_map": "auto", "max_memory": device_limits(limits)}
-    options |= unpacked_gguf(path) if is_gguf else {}
-    if path.name in WEIGHT_FILES:
-        options["use_safetensors"] = path.suffix == ".safetensors"
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder, trust_remote_code=False, output_loading_info=True, **options
-        )
-    except Exception as error:  # a damaged file makes any library below raise anything
-        advice = ""
-        if card.max_memory:  # for any error, since each library words a lack of room differently
-            advice = f" The memory limits are set to {card.max_memory} (--max-memory). Raise one of them."
-        elif isinstance(error, MemoryError) or "memory" in str(error).lower():  # so torch says it
-            choose = "Choose" if loading == "4bit" else "Load it in 4-bit, or choose"
-            advice = f" {choose} a smaller model."
-        raise ModelError(f"{card.name} can't be loaded as {loading}: {_first_line(error)}{advice}") from error
-    # transformers only warns of them.
-    if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
-        raise ModelError(
-            f"{card.name} is incomplete: {len(missing)} of its weights are missing, such as {missing[0]}. "
-            "Download it again. If it is a GGUF file in several parts, join them with llama-gguf-split --merge."
-        )
-    if is_gguf:
-        model.name_or_path = str(path)  # which a LoRA names as its base model; transformers sets the folder
-    check_placement(model, card.name)
-    # On some CPUs, bitsandbytes repacks 4-bit weights at the first answer, which loses bits and gradients.
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    return model.eval()
 
 
 def unknown_type_reason(name: str, model_type: str) -> str:

@@ -6,12 +6,13 @@ import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ModelError
 from ..core.evaluations_table import EvaluationRow
-from ..core.files import read_json, safe_paths, write_json
+from ..core.files import read_json, write_json
 from ..core.host import (
     DeviceMemory,
     Folders,
@@ -26,7 +27,7 @@ from ..core.own_environment import own_environment
 from ..core.version import launch_command
 from . import memory
 from .llama_cpp import LlamaCppModel
-from .standalone import list_models
+from .standalone import list_models, standalone_folders
 
 # Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -52,14 +53,8 @@ class WebuiHost:
     @property
     def folders(self) -> Folders:
         shared = _shared()
-        root = Path(shared.user_data_dir).resolve()
-        return Folders(
-            user_data=root,
-            models=Path(shared.args.model_dir).resolve(),
-            loras=Path(shared.args.lora_dir).resolve(),
-            logs=root / "logs",
-            examples=Path(__file__).resolve().parent.parent / "examples",
-        )
+        models, loras = Path(shared.args.model_dir).resolve(), Path(shared.args.lora_dir).resolve()
+        return replace(standalone_folders(Path(shared.user_data_dir)), models=models, loras=loras)
 
     @property
     def read_only_reason(self) -> str:
@@ -77,9 +72,13 @@ class WebuiHost:
         return chosen if chosen in self.models() else ""
 
     def choose_model(self, name: str) -> None:
-        if name and name not in self.models():
-            raise ModelError(f"There is no model {name!r} in {self.folders.models}. Choose another one.")
+        if name:
+            self._check_listed(name)
         write_json(self.folders.own_model, {"model": name})
+
+    def _check_listed(self, name: str) -> None:
+        if name not in self.models():
+            raise ModelError(f"There is no model {name!r} in {self.folders.models}. Choose another one.")
 
     @property
     def own_process(self) -> OwnProcess | None:
@@ -157,14 +156,8 @@ class WebuiHost:
     def load(self, name: str, loading: str) -> None:
         """Load a model with the options of the webui's Model tab; `loading` is ignored."""
         shared, models = _shared(), _import_module("models")
-        folder = self.folders.models
-        known = name == shared.model_name or (
-            safe_paths.descendant(folder, name, "Model", refusal=ModelError, follow_links=True).exists()
-        )
-        if not known:
-            raise ModelError(
-                f"There is no model {name!r} in {folder}. Available: {', '.join(self.models()) or 'none'}."
-            )
+        if name != shared.model_name:
+            self._check_listed(name)
         models.unload_model(keep_model_name=True)
         shared.model, shared.tokenizer = models.load_model(name)
         if shared.model is None:

@@ -10,7 +10,6 @@ from ..core.version import launch_command
 
 
 def show_draw_error(error: Exception) -> None:
-    """Draw an error message in place of the tab."""
     gr.Markdown(
         f"**Training PRO can't show its tab here** ({type(error).__name__}: {error}). See the console "
         "for details. Update Training PRO and the webui, or run Training PRO without the webui: "

@@ -9,14 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from ...core import dist_env, own_environment
 from ...core.errors import TrainingProError
 from ...core.version import ROOT as ROOT
-
-MIN_PYTHON = own_environment.OLDEST
 
 # For each need, the modules that show that an interpreter has what is needed ...
 NEEDED_MODULES = {
@@ -72,10 +71,10 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
 
 def check_python() -> None:
     """Raise TrainingProError on an old Python, before it reaches syntax that it does not know."""
-    if sys.version_info[:2] < MIN_PYTHON:
+    if sys.version_info[:2] < own_environment.OLDEST:
         raise TrainingProError(
             "Standalone Training PRO needs Python {}.{} or newer. This is Python {} ({}).".format(
-                *MIN_PYTHON, sys.version.split()[0], sys.executable
+                *own_environment.OLDEST, sys.version.split()[0], sys.executable
             )
         )
 
@@ -91,5 +90,7 @@ def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping
 
 
 def say(text: str) -> None:
-    """Print to standard error; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    """Print progress and messages to standard error; standard output is for results."""
+    if dist_env.is_main_process():
+        with suppress(OSError):  # the window may be closed while the run goes on
+            print(text, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from .handlers import load_script as load_script
 from .handlers import page_load as page_load
 from .handlers import refresh_choices as refresh_choices
 from .page_context import PageContext as PageContext
+from .page_context import PageEngine as PageEngine
 from .page_context import ResultInputs as ResultInputs
 from .page_context import StopButton as StopButton
 from .page_context import follow_changes as follow_changes

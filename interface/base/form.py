@@ -107,7 +107,6 @@ class Form:
         return set(self.components.values())
 
     def values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
-        """The values of the form, by key."""
         return {key: choice_value(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}
 
     def updates(self, values: Mapping[str, Any]) -> dict[Any, Any]:
@@ -173,12 +172,10 @@ def display_value(setting: Setting, value: Any) -> Any:
 
 
 def part_id(title: str) -> str:
-    """The element id of a folded part."""
     return "tp-part-" + re.sub(r"[^a-z]+", "-", title.lower())
 
 
 def row_id(row: Sequence[str]) -> str:
-    """The element id of a row of settings."""
     return f"tp-row-{row[0]}"
 
 

@@ -111,19 +111,16 @@ def add_handler(
     outputs: Any,
     *,
     what: str,
-    says: Any = None,
     clears: Mapping[Any, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Register a handler for one or several events, and return the dependency (for `.then`).
 
-    On an exception, `what` begins the message ("Check" in "Check failed: ..."), `says` is the output that shows
-    it (by default the first output that is HTML), and `clears` maps outputs to new values, because their old
-    content would be misleading.
+    On an exception, the first output that is HTML shows a message, which `what` begins ("Check" in "Check failed:
+    ..."), and `clears` maps outputs to new values, because their old content would be misleading.
     """
-    if says is None:
-        listed = outputs if isinstance(outputs, Iterable) else [outputs]
-        says = next((output for output in listed if isinstance(output, gr.HTML)), None)
+    listed = outputs if isinstance(outputs, Iterable) else [outputs]
+    says = next((output for output in listed if isinstance(output, gr.HTML)), None)
     wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
     # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
     hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
@@ -142,7 +139,6 @@ def confirm_click(
     action: Callable[[Mapping[Any, Any]], Mapping[Any, Any]],
     inputs: set[Any],
     outputs: list[Any],
-    **options: Any,
 ) -> Any:
     """Register the action of a button, which a second click confirms, unless the question is empty."""
     label = button.value
@@ -158,7 +154,7 @@ def confirm_click(
         yield {**action(inputs), button: label, asked: ("", 0.0)}
 
     # The second click arrives while the first one still waits.
-    options = {"what": label, "trigger_mode": "multiple", **options}
+    options = {"what": label, "trigger_mode": "multiple"}
     return add_handler(button.click, on_click, {*inputs, asked}, [button, asked, *outputs], **options)
 
 

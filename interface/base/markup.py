@@ -9,18 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from ...core.html import html
-from ...core.jobs import (
-    DownloadProgress,
-    EvidenceMeasured,
-    Job,
-    JobEnded,
-    Note,
-    RecallMeasured,
-    Request,
-    Stage,
-    event_words,
-    events,
-)
+from ...core.jobs import Job, Request, event_words, events
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from .form import FOLDED_ROWS, part_id
@@ -102,7 +91,7 @@ def phases(measured: Sequence[events.PhaseFigures]) -> Markup:
     return table(rows[0], rows[1:]) if rows else Markup()
 
 
-def recall(measured: Sequence[RecallMeasured]) -> Markup:
+def recall(measured: Sequence[events.RecallMeasured]) -> Markup:
     """The recall along the data at the last measurement, and a table of all; empty if it was never measured."""
     rows = event_words.recall_table(measured)
     if not rows:
@@ -118,7 +107,7 @@ def recall(measured: Sequence[RecallMeasured]) -> Markup:
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
 
 
-def evidence(event: EvidenceMeasured | None, measured: Sequence[RecallMeasured]) -> Markup:
+def evidence(event: events.EvidenceMeasured | None, measured: Sequence[events.RecallMeasured]) -> Markup:
     """What a LoRA learned, forgot and copies: a sentence, and a table; empty if it was never tested."""
     if event is None:
         return Markup()
@@ -148,7 +137,6 @@ def legend(colors: Iterable[tuple[str, str]]) -> Markup:
 
 
 def fold(title: str, content: str) -> Markup:
-    """Content that is folded behind a line."""
     return Markup("<details><summary>{}</summary>{}</details>").format(title, content)
 
 
@@ -189,9 +177,9 @@ def problem(text: str, *parts: str) -> Markup:
     return card(f"{len(lines)} problems to fix", bullets(map(link_settings, lines)), *parts, mood="bad")
 
 
-def job_status(event: Stage | JobEnded) -> Markup:
+def job_status(event: events.Stage | events.JobEnded) -> Markup:
     """The stage of a job, or how it ended."""
-    if isinstance(event, Stage):
+    if isinstance(event, events.Stage):
         progress = "" if event.share is None else progress_bar(event.share)
         return paragraph(f"{event.text} ...", quiet=True) + progress
     if event.outcome == "failed":
@@ -200,14 +188,17 @@ def job_status(event: Stage | JobEnded) -> Markup:
 
 
 def download_card(job: Job) -> tuple[float | None, Markup]:
-    """The share of a running download that is done, None if unknown, and its progress as a card."""
-    events = job.log.since(0)
-    fetched = next((event for event in reversed(events) if isinstance(event, DownloadProgress)), None)
+    """The share of a download that is done, None if unknown; and its progress or end as a card."""
+    if (end := job.end) is not None:
+        ended = card("", paragraph(end.text), mood="fair")
+        return None, problem(end.text) if end.outcome == "failed" else ended
+    log = job.log.since(0)
+    fetched = next((event for event in reversed(log) if isinstance(event, events.DownloadProgress)), None)
     bar = [progress_bar(fetched.share), paragraph(event_words.event_text(fetched))] if fetched else []
     # The first note stays; a later one, or a stage, is over once bytes arrive again.
-    first_note = next((event for event in events if isinstance(event, Note)), None)
-    latest = next((event for event in reversed(events) if event is not first_note), None)
-    status = latest.text if isinstance(latest, (Note, Stage)) else ""
+    first_note = next((event for event in log if isinstance(event, events.Note)), None)
+    latest = next((event for event in reversed(log) if event is not first_note), None)
+    status = latest.text if isinstance(latest, (events.Note, events.Stage)) else ""
     if job.control.asked(Request.STOP):
         status = "Stopping ..."
     texts = [status, first_note.text if first_note else ""]

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 from markupsafe import Markup
@@ -40,6 +40,7 @@ WAITING = markup.paragraph(
 )
 T = TypeVar("T")
 Default = TypeVar("Default")
+PageEngine: TypeAlias = "Engine[TrainingSettings, DatasetReport]"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PageContext:
     """Host, engine and session, passed to every part of the page."""
 
     host: Host
-    engine: Engine[TrainingSettings, DatasetReport]
+    engine: PageEngine
     session: Session
     models: Any = None  # the menu of models of the standalone page
     # Saving and stopping rules that the form shows only because they are in force in the run in progress.
@@ -73,17 +74,21 @@ class PageContext:
             return ""
 
     def running_job(self, kind: JobKind) -> Job | None:
-        """The job of this kind that is running, or None."""
         job = self.session.latest(kind)
         return job if job is not None and job.running else None
 
+    def require_job(self, kind: JobKind, missing: str) -> Job:
+        """The running job of this kind, for a request to it; `missing` is the error if there is none."""
+        self.check_writable()
+        if (job := self.running_job(kind)) is None:
+            raise BusyError(missing)
+        return job
+
     @property
     def in_run(self) -> bool:
-        """Whether a run is in progress."""
         return self.running_job("training") is not None
 
     def is_training(self, name: str) -> bool:
-        """Whether this LoRA is being trained right now."""
         job = self.session.current
         return job is not None and bool(name) and job.result_name == name
 
@@ -222,8 +227,17 @@ class PageContext:
             if closed:
                 return
 
+    async def follow_latest(self, kind: JobKind) -> AsyncIterator[Job | None]:
+        """Yield the latest job of this kind at once and after every change, for as long as the page is open."""
+
+        def state() -> object:
+            job = self.session.latest(kind)
+            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
+
+        async for _ in follow_changes(state):
+            yield self.session.latest(kind)
+
     async def attach_lora(self, name: str, strength: float = 1.0) -> AsyncIterator[str]:
-        """Attach a LoRA to the model in memory; yields the status."""
         work = partial(self.engine.attach_lora, name, strength, self.host)
         async for status, _ in self.follow_job("model", f"Attaching {name}", work):
             yield status

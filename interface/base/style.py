@@ -1,7 +1,5 @@
 """The style sheet of the tab. It uses the colors of the theme, so light and dark mode both read well."""
 
-from __future__ import annotations
-
 CSS = """
 .gradio-container {--tp-quiet: color-mix(in srgb, var(--body-text-color) 74%, transparent);}
 .tp-form [data-testid="block-info"] {color: var(--body-text-color);}

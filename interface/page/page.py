@@ -6,25 +6,20 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import Engine
 from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Request, Session
 from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
-from ...settings.definitions import TrainingSettings
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, markup, page_load
+from ..base import CSS, RELOAD, PageContext, PageEngine, add_handler, markup, page_load
 from ..tabs import PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
-
-if TYPE_CHECKING:
-    from ...data.report import DatasetReport
 
 MAX_REASON_CHARS = 200
 DOWNLOAD = "Download a model"
@@ -50,8 +45,6 @@ class ModelPickerHost(Host, Protocol):
 
     def download_job(self, name: str) -> tuple[str, JobFn]: ...
 
-    def validate_name(self, name: str) -> str: ...
-
 
 @runtime_checkable
 class TargetHost(Host, Protocol):
@@ -65,39 +58,27 @@ class TargetHost(Host, Protocol):
     def choose_model(self, name: str) -> None: ...
 
 
-def draw_tab(
-    host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
-) -> None:
-    """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
-    context = PageContext(host, engine, session, models)
-    if isinstance(host, TargetHost):
-        draw_target_menu(host, context)
+def draw_tab(context: PageContext) -> None:
+    if isinstance(context.host, TargetHost):
+        draw_target_menu(context.host, context)
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
     # version goes, delete `selected` and the ids.
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
-        with gr.Tab("Train", id="train") as train:
-            train_tab = TrainTab(context)
-            train_tab.draw(train)
-        with gr.Tab("Try it", id="try") as try_it:
-            try_tab = TryTab(context)
-            try_tab.draw(try_it)
-        with gr.Tab("Perplexity", id="perplexity") as perplexity:
-            perplexity_tab = PerplexityTab(context, train_tab.form)
-            perplexity_tab.draw(perplexity)
-        with gr.Tab("Runs", id="runs") as runs:
-            runs_tab = RunsTab(context, train_tab.form)
-            runs_tab.draw(runs)
+        with gr.Tab("Train", id="train") as tab:
+            train_tab = TrainTab(context, tab)
+        with gr.Tab("Try it", id="try") as tab:
+            try_tab = TryTab(context, tab)
+        with gr.Tab("Perplexity", id="perplexity") as tab:
+            perplexity_tab = PerplexityTab(context, tab, train_tab.form)
+        with gr.Tab("Runs", id="runs") as tab:
+            runs_tab = RunsTab(context, tab, train_tab.form)
         try_tab.stop_button.follow(train_tab.working)
         perplexity_tab.stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)
 
 
 def build_page(
-    host: ModelPickerHost,
-    engine: Engine[TrainingSettings, DatasetReport],
-    session: Session,
-    *,
-    loadings: Mapping[str, str],
+    host: ModelPickerHost, engine: PageEngine, session: Session, *, loadings: Mapping[str, str]
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
     # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
@@ -126,9 +107,9 @@ def build_page(
     page.preprocess_data = checked_inputs
     context = PageContext(host, engine, session)
     with page:
-        models = draw_model_picker(host, context, loadings)
-        DownloadPanel(replace(context, models=models), host.download_job)
-        draw_tab(host, engine, session, models)
+        context = replace(context, models=draw_model_picker(host, context, loadings))
+        DownloadPanel(context, host.download_job)
+        draw_tab(context)
     return page, {} if style else {"css": CSS}
 
 
@@ -157,7 +138,7 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
             return
 
         def work(_: Job) -> JobEnded:
-            host.load(host.validate_name(name), loading)
+            host.load(name, loading)
             return JobEnded(outcome="finished", text=f"{name} is loaded.")
 
         loading_note = markup.paragraph(f"Loading {name} ...", quiet=True)
@@ -197,7 +178,7 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
         return *show(), ""
 
     inputs, what = [menu, unloads], "Choosing the model"
-    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what, says=said)
+    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what)
     add_handler([page_load(), menu.focus], show, None, inputs, what=what)
 
 
@@ -225,12 +206,7 @@ def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
 
 def download_state(job: Job) -> tuple[str, str]:
     """The title of the part with a download, with its progress, and the state or end of the download as HTML."""
-    end = job.end
-    if end is not None:
-        if end.outcome == "failed":
-            return DOWNLOAD, markup.problem(end.text)
-        if end.folder is None:
-            return DOWNLOAD, markup.card("", markup.paragraph(end.text), mood="fair")
+    if (end := job.end) is not None and end.folder is not None:
         text = f"{end.text} It is selected in the model menu above. Choose how to load it, then press Load model."
         return DOWNLOAD, markup.card("", markup.paragraph(text), mood="good")
     share, card = markup.download_card(job)
@@ -267,11 +243,7 @@ class DownloadPanel:
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
 
         def stop() -> str:
-            self._context.check_writable()
-            job = self._context.running_job("download")
-            if job is None:
-                raise BusyError("No download is running.")
-            job.control.ask(Request.STOP)
+            context.require_job("download", "No download is running.").control.ask(Request.STOP)
             return ""
 
         get = [self._get_button.click, name.submit]
@@ -285,7 +257,6 @@ class DownloadPanel:
             add_handler(event, self._follow, None, outputs, what="Showing the download")
 
     def _start_download(self, name_or_url: str) -> str:
-        """Start the download; an error says why it cannot start."""
         self._context.check_writable()
         name_or_url = name_or_url.strip()
         if not name_or_url:
@@ -297,17 +268,11 @@ class DownloadPanel:
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the last download, then every change for as long as the page is open."""
-        session, menu = self._context.session, self._context.models
+        context, menu = self._context, self._context.models
         # A download that had ended before the page was opened changes no choice in the menu of models.
-        seen = None if self._context.running_job("download") else session.latest("download")
-
-        def state() -> object:
-            job = session.latest("download")
-            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
-
-        async for _ in follow_changes(state):
-            job = session.latest("download")
-            running, enabled = job is not None and job.running, not self._context.read_only_reason()
+        seen = None if context.running_job("download") else context.session.latest("download")
+        async for job in context.follow_latest("download"):
+            running, enabled = job is not None and job.running, not context.read_only_reason()
             updates = {
                 self._get_button: gr.update(interactive=enabled and not running),
                 self._stop_button: gr.update(interactive=enabled and running, visible=running),
@@ -324,4 +289,4 @@ class DownloadPanel:
                     # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
                     # When Gradio 4.37 goes, delete the first one.
                     yield {menu: gr.update(value=None)}
-                    yield {menu: gr.update(choices=self._context.host.models(), value=job.end.folder.name)}
+                    yield {menu: gr.update(choices=context.host.models(), value=job.end.folder.name)}

@@ -58,11 +58,10 @@ class QueueView:
         self._start_button = gr.Button(RESUME_LABEL, visible=False, elem_id="tp-queue-go-on")
         request_box = gr.Textbox(label="Queue", elem_id="tp-queue-wish", elem_classes="tp-hidden")
         self.components = [self._list, self._start_button, self._add_button]
-        options = {"outputs": answer, "says": answer}
-        add_handler(self._add_button.click, self._on_add, self._form.inputs(), what=ADD_LABEL, **options)
+        add_handler(self._add_button.click, self._on_add, self._form.inputs(), answer, what=ADD_LABEL)
         start = partial(self._run_action, QueueRunner.start)
-        add_handler(self._start_button.click, start, None, what=RESUME_LABEL, **options)
-        add_handler(request_box.change, self._on_request, request_box, what="Changing the queue", **options)
+        add_handler(self._start_button.click, start, None, answer, what=RESUME_LABEL)
+        add_handler(request_box.change, self._on_request, request_box, answer, what="Changing the queue")
 
     def next_run_name(self) -> str:
         """The name of the run that starts automatically when the current one ends."""

@@ -54,7 +54,7 @@ class ExampleBrowser:
             self.made_from = gr.State()
         inputs = {*self._form.inputs(), self._number, self._query}
         outputs = [self._number, message, self.made_from]
-        options = {"what": "Showing the example", "says": message, "clears": {self.made_from: None}}
+        options: dict[str, Any] = {"what": "Showing the example", "clears": {self.made_from: None}}
         show_events = [show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (next_button.click, 1), (previous_button.click, -1)):
             add_handler(event, partial(self._show, by=by), inputs, outputs, **options)

@@ -87,19 +87,17 @@ class RunButtons:
             gr.HTML(markup.bullets(explained, quiet=True))
         own = [self._discard_button, self._extend_button, self._more_part, self._live_button]
         self.components = [*self._actions, *own]
-        options = {"outputs": answer, "says": answer}
         for button, action in self._actions.items():
-            add_handler(button.click, partial(self._run_action, action), None, what=button.value, **options)
-        add_handler(self._extend_button.click, self._extend_run, epochs, what="Add epochs", **options)
+            add_handler(button.click, partial(self._run_action, action), None, answer, what=button.value)
+        add_handler(self._extend_button.click, self._extend_run, epochs, answer, what="Add epochs")
         inputs = self._form.inputs()
-        add_handler(self._live_button.click, self._apply_live, inputs, what="Changing the run", **options)
+        add_handler(self._live_button.click, self._apply_live, inputs, answer, what="Changing the run")
         confirm_click(
             self._discard_button,
             lambda _: "Delete all that this run has saved?",
             lambda _: {answer: self._run_action(Request.DISCARD)},
             set(),
             [answer],
-            says=answer,
         )
 
     def _add_button(self, label: str, action: Request | Action, elem_id: str, **options: Any) -> Any:
@@ -125,10 +123,7 @@ class RunButtons:
 
     def _run_action(self, action: Request | Action) -> str:
         """Send a request to the run, or apply an action to it. Empty, since the run panel confirms the request."""
-        self._context.check_writable()
-        job = self._context.running_job("training")
-        if job is None:
-            raise BusyError("No run is in progress.")
+        job = self._context.require_job("training", "No run is in progress.")
         if isinstance(action, Request):
             job.control.ask(action)
         else:
@@ -136,7 +131,6 @@ class RunButtons:
         return ""
 
     def button_updates(self, view: RunView | None) -> dict[Any, Any]:
-        """Updates that enable and label the buttons for this run."""
         running = view is not None and view.running and not self._context.read_only_reason()
         pending = view.job.control.pending if view is not None else frozenset()
         enabled = running and Request.STOP not in pending  # a run that is stopping can only be discarded
@@ -173,7 +167,6 @@ class RunPanel:
         self._controls: tuple[tuple[Any, ...], str] = ((), "")
 
     def draw(self) -> None:
-        """Draw the panel, after the form."""
         with gr.Row(elem_classes=["tp-buttons", "tp-first-buttons"]):
             check_button = gr.Button("Check", elem_id="tp-check")
             # Disabled until the form is restored: an earlier click would start a run with the form's defaults.
@@ -208,29 +201,27 @@ class RunPanel:
     def connect(self, line: Any, restored: Callable[..., Any]) -> None:
         """Register the event handlers; `line` is the status line, `restored` the end of restoring the form."""
         self._status_line = line
-        form, says = self._form.inputs(), {"says": self._response}
+        form = self._form.inputs()
         end_buttons = [self._attach_button, self._resume_button, self._copy_button]
         run = [self._panel, self._charts_part, self._charts, self._samples, *end_buttons]
         results = [self._response, self.made_from, *run]
         check_click, start_click = self.starting_clicks
-        options = {"what": "Check", "clears": {self.made_from: None}, **says}
+        options: dict[str, Any] = {"what": "Check", "clears": {self.made_from: None}}
         self.check_event = add_handler(check_click, self._on_check, form, results, **options)
-        add_handler(start_click, self._on_start, form, results, what="Start", **says)
-        attach = self._attach_button.click
-        add_handler(attach, self._on_attach, None, self._response, what="Attaching the LoRA", **says)
-        resume = self._resume_button.click
-        add_handler(resume, self._on_resume, None, self._response, what="Resuming the run", **says)
+        add_handler(start_click, self._on_start, form, results, what="Start")
+        response, attach, resume = self._response, self._attach_button.click, self._resume_button.click
+        add_handler(attach, self._on_attach, None, response, what="Attaching the LoRA")
+        add_handler(resume, self._on_resume, None, response, what="Resuming the run")
         fields = list(self._form.components.values())
         add_handler(self._copy_button.click, self._on_copy, None, fields, what="Copying the settings")
         # The page follows the run from its start on, and again after a lost connection.
-        outputs = [line, self._panel, self._charts, self._samples, self._beat, self._version]
-        what, clears = "Showing the run", {self._charts: "", self._samples: ""}
-        options = {"what": what, "says": self._panel, "clears": clears}
+        outputs = [self._panel, line, self._charts, self._samples, self._beat, self._version]
+        options = {"what": "Showing the run", "clears": {self._charts: "", self._samples: ""}}
         add_handler(restored, self._follow, None, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
         own = [self._charts_part, *end_buttons, self._start_button, self.ended, self.model, self.working]
         controls = [*own, *self.buttons.components, *self._queue.components]
-        options = {"what": what, "trigger_mode": "always_last"}
+        options = {"what": "Showing the run", "trigger_mode": "always_last"}
         add_handler(self._version.change, self._draw_controls, None, controls, **options)
 
     def _on_check(self, inputs: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:

@@ -9,28 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.jobs import (
-    Advice,
-    CheckpointSaved,
-    EtaEstimator,
-    EvaluationDone,
-    EvidenceMeasured,
-    Job,
-    JobEnded,
-    LiveSettingsChanged,
-    MachineUse,
-    Note,
-    PlanChanged,
-    RecallMeasured,
-    Request,
-    RunPlanned,
-    SampleGenerated,
-    Stage,
-    StageKind,
-    Step,
-    event_text,
-    measure_phases,
-)
+from ...core.jobs import EtaEstimator, Job, Request, event_text, events
 from ...records.report import Mark, best_evaluation, judge_live, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size, time_of_day
@@ -65,73 +44,72 @@ class RunView:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.position = 0
-        self.plan: RunPlanned | None = None
-        self.samples_so_far: list[SampleGenerated] = []
-        self._stage, self._stage_kind = "...", StageKind.WORKING
-        self._steps: list[Step] = []
+        self.plan: events.RunPlanned | None = None
+        self.samples_so_far: list[events.SampleGenerated] = []
+        self._stage, self._stage_kind = "...", events.StageKind.WORKING
+        self._steps: list[events.Step] = []
         self._marks: list[Mark] = []
         self._replanned = False
         self._notes: list[str] = []
         self._advice: list[str] = []
-        self._last: Step | None = None
-        self._last_checkpoint: CheckpointSaved | None = None
-        self._end: JobEnded | None = None
+        self._last: events.Step | None = None
+        self._last_checkpoint: events.CheckpointSaved | None = None
+        self._end: events.JobEnded | None = None
         self._pace = EtaEstimator()
-        self._evaluations: list[EvaluationDone] = []
-        self._recalls: list[RecallMeasured] = []
-        self._machine: MachineUse | None = None
+        self._evaluations: list[events.EvaluationDone] = []
+        self._recalls: list[events.RecallMeasured] = []
+        self._machine: events.MachineUse | None = None
         self._made: dict[str, tuple[tuple[Any, ...], str]] = {}
 
     def catch_up(self) -> None:
-        """Process new events."""
-        events = self.job.log.since(self.position)
-        self.position += len(events)
-        for event in events:
+        latest = self.job.log.since(self.position)
+        self.position += len(latest)
+        for event in latest:
             self._pace.update(event)
             match event:
-                case Step():
+                case events.Step():
                     self._last = event
                     self._steps.append(event)
-                case Stage():
+                case events.Stage():
                     self._stage, self._stage_kind = event_text(event), event.kind
-                case RunPlanned():
+                case events.RunPlanned():
                     self.plan, earlier = event, event.earlier
-                    self._steps = [step for step in earlier if isinstance(step, Step)]
-                    self._evaluations = [done for done in earlier if isinstance(done, EvaluationDone)]
-                    self._recalls = [recall for recall in earlier if isinstance(recall, RecallMeasured)]
-                    self.samples_so_far = [sample for sample in earlier if isinstance(sample, SampleGenerated)]
-                    saved = (checkpoint for checkpoint in earlier if isinstance(checkpoint, CheckpointSaved))
+                    self._steps = [step for step in earlier if isinstance(step, events.Step)]
+                    self._evaluations = [done for done in earlier if isinstance(done, events.EvaluationDone)]
+                    self._recalls = [recall for recall in earlier if isinstance(recall, events.RecallMeasured)]
+                    self.samples_so_far = [each for each in earlier if isinstance(each, events.SampleGenerated)]
+                    saved = (each for each in earlier if isinstance(each, events.CheckpointSaved))
                     self._marks = [Mark(checkpoint.step, checkpoint.folder.name) for checkpoint in saved]
-                case EvaluationDone():
+                case events.EvaluationDone():
                     self._evaluations.append(event)
-                case RecallMeasured():
+                case events.RecallMeasured():
                     self._recalls.append(event)
-                case SampleGenerated():
+                case events.SampleGenerated():
                     self.samples_so_far.append(event)
-                case MachineUse():
+                case events.MachineUse():
                     self._machine = event
-                case LiveSettingsChanged():
+                case events.LiveSettingsChanged():
                     # With the labels of the settings. A new learning rate is reported by the PlanChanged event.
                     before = {key: old for key, (old, _) in event.changes.items()}
                     after = {key: new for key, (_, new) in event.changes.items()}
                     changes = presets.describe_changes(before, after)
                     if changes:
                         self._notes.append(f"After step {event.step}: {'; '.join(changes)}.")
-                case CheckpointSaved():
+                case events.CheckpointSaved():
                     self._last_checkpoint = event
                     self._notes.append(event_text(event))
                     self._marks.append(Mark(event.step, event.folder.name))
-                case PlanChanged():
+                case events.PlanChanged():
                     self._replanned = True
                     if self.plan is not None:
                         self.plan = replace(self.plan, steps=event.steps, rates=event.rates)
                     self._notes.append(event_text(event))
                     self._marks.append(Mark(event.step, event.why))
-                case Note() | EvidenceMeasured():
+                case events.Note() | events.EvidenceMeasured():
                     self._notes.append(event_text(event))
-                case Advice():
+                case events.Advice():
                     self._advice.append(event_text(event))
-                case JobEnded():
+                case events.JobEnded():
                     self._end = event
 
     @property
@@ -157,7 +135,6 @@ class RunView:
         return self._make_once("charts", lambda: run_charts(self._steps, self._evaluations, self._recalls))
 
     def samples(self) -> str:
-        """The table of sample answers."""
         return self._make_once("samples", lambda: samples_table(self.samples_so_far, ended=not self.running))
 
     def _make_once(self, part: str, make: Callable[[], str], *more: Any) -> str:
@@ -182,7 +159,7 @@ class RunView:
         told = [
             curve,
             markup.recall(self._recalls),
-            markup.phases(measure_phases(self._steps, self._evaluations)),
+            markup.phases(events.measure_phases(self._steps, self._evaluations)),
             markup.bullets(map(markup.fold_long_list, visible), quiet=True),
             notes.format(len(earlier), folded) if folded else "",
         ]
@@ -219,11 +196,11 @@ class RunView:
         pending, kind = self.job.control.pending, self._stage_kind
         stopping = bool(pending & {Request.STOP, Request.DISCARD})
         # After the last step of a run that stops, the stage says more than the confirmation of the request.
-        if stopping and kind not in (StageKind.TRAINING, StageKind.PAUSED):
-            if kind is StageKind.MEASURING and self._last is not None and Request.DISCARD not in pending:
+        if stopping and kind not in (events.StageKind.TRAINING, events.StageKind.PAUSED):
+            if kind is events.StageKind.MEASURING and self._last is not None and Request.DISCARD not in pending:
                 return "Stopping. First, recall is measured. Then the LoRA is saved."
             return f"Stopping. {self._stage}"
-        if kind is StageKind.PAUSED and not stopping:
+        if kind is events.StageKind.PAUSED and not stopping:
             return self._stage
         return next((text for request, text in REQUEST_MESSAGES.items() if request in pending), self._stage)
 
@@ -235,7 +212,7 @@ class RunView:
                 return ""
             # Measurements and samples may come before the first step.
             step = f"Step {first_step + 1} of {plan.steps}" if first_step else "The first step"
-            verb = "is not finished" if self._stage_kind is StageKind.TRAINING else "has not started"
+            verb = "is not finished" if self._stage_kind is events.StageKind.TRAINING else "has not started"
             return markup.paragraph(f"{step} {verb} yet.", quiet=True)
         # The last step that is at least an hour old. Steps from before a resume have the time 0.
         old = next((step for step in reversed(self._steps) if 0 < step.at <= last.at - HOUR), None)
@@ -269,7 +246,7 @@ class RunView:
         return markup.figures(figures)
 
 
-def samples_table(samples: Sequence[SampleGenerated], *, ended: bool) -> str:
+def samples_table(samples: Sequence[events.SampleGenerated], *, ended: bool) -> str:
     """One column per prompt; the answers without the LoRA first, then the steps, newest first."""
     if not samples:
         return ""

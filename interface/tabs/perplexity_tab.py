@@ -53,10 +53,8 @@ ALWAYS_NAMED = ("format", "train_on")
 class PerplexityTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: PageContext, form: Form) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():

@@ -5,7 +5,7 @@ An action on the disk returns its message, and raises an error if it is not poss
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from ...core.host import Folders
 from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured
 from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
 from ...records.remote import REQUESTS, send_request
-from ...settings import files
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
 from ...train_utils import format_count, plural, size
@@ -33,7 +32,6 @@ def require_choice(chosen: str | None) -> str:
 
 
 def chosen_folder(chosen: str | None, folders: Folders) -> Path:
-    """The folder of the chosen run or checkpoint."""
     return inventory.find_folder(require_choice(chosen), folders)
 
 
@@ -131,15 +129,6 @@ def resume(context: PageContext, chosen: str | None) -> str:
     return markup.card("", markup.paragraph(message), mood="good")
 
 
-def read_settings(context: PageContext, chosen: str | None) -> tuple[str, Mapping[str, Any]]:
-    """The settings that the run was started with, for the form, and a message as HTML."""
-    folders = context.host.folders
-    folder = run_folder(chosen, folders)
-    loaded = files.load_settings(folder / run_files.PARAMETERS, folders.datasets)
-    message = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
-    return markup.card("", markup.paragraph(message), mood="good"), loaded.values
-
-
 def require_lora(chosen: str | None, folders: Folders) -> str:
     name = require_choice(chosen)
     loras.find_lora(name, folders.loras)
@@ -197,7 +186,6 @@ def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, A
 
 
 def pause_updates(*, paused: bool) -> tuple[Any, Any]:
-    """Show Pause or Resume."""
     return gr.update(visible=not paused), gr.update(visible=paused)
 
 

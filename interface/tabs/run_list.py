@@ -16,16 +16,7 @@ from ...core.errors import TrainingProError
 from ...core.host import Folders
 from ...core.html import html
 from ...core.jobs import event_words, events
-from ...records.folder import (
-    LOG,
-    PARAMETERS,
-    REPORT,
-    LoraEntry,
-    inventory,
-    read_graph,
-    read_log,
-    run_files,
-)
+from ...records.folder import LoraEntry, inventory, run_files
 from ...records.report import Mark, best_evaluation, read_evaluations, read_steps, read_verdict
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
@@ -109,11 +100,10 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def list_runs(folders: Folders) -> list[ListedRun]:
-    """Read all runs from the disk."""
     runs = []
     for entry in inventory.list_entries(folders):
         written = []
-        for name in (run_files.GRAPH, run_files.RECALL, LOG):
+        for name in (run_files.GRAPH, run_files.RECALL, run_files.LOG):
             with suppress(OSError):
                 status = (entry.folder / name).stat()
                 written.append((name, status.st_mtime_ns, status.st_size))
@@ -127,7 +117,7 @@ def read_figures(
 ) -> tuple[float | None, float | None, float | None]:
     """The best validation loss of a run, its recall, and by how much the loss of general text rose."""
     # A graph has a line for each step, so it is read again only when the time or the size of a file has changed.
-    best, recalls = best_evaluation(read_evaluations(read_graph(folder))), run_files.read_recalls(folder)
+    best, recalls = best_evaluation(read_evaluations(run_files.read_graph(folder))), run_files.read_recalls(folder)
     loss = best.loss if best else None
     if not recalls:
         return loss, None, None
@@ -213,12 +203,12 @@ def _format(figure: float | None, spec: str = ".3f") -> str:
 def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     """The card of a run; `chosen` is its name or that of one of its checkpoints, `progress` how far it is."""
     folder, damage = entry.folder, list[str]()
-    verdict = read_verdict(read_log(folder, damage))
+    verdict = read_verdict(run_files.read_log(folder, damage))
     listed = ListedRun(entry)
     progressed = f"{listed.steps} {plural(entry.steps or entry.step, 'step')}" if entry.step else ""
     facts = " \u00b7 ".join(filter(None, (entry.status, entry.model, progressed, listed.date, size(entry.size))))
     # The loss curve, what the LoRA learned and forgot, and the phases of hybrid batching.
-    graph = read_graph(folder, damage)
+    graph = run_files.read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
     rates, words = [step.learning_rate for step in steps], ("learning rate", "checkpoint" if marks else "")
@@ -232,7 +222,7 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
         parts.append((name, part.name, f"{kind}, {size(part.size)}"))
     # The report is in an iframe, because it is a page with its own styles; it has no scripts.
     try:
-        page = (folder / REPORT).read_text(encoding="utf-8")
+        page = (folder / run_files.REPORT).read_text(encoding="utf-8")
         frame = Markup('<iframe class="tp-report" title="Report" sandbox="" srcdoc="{}"></iframe>').format(page)
         report = markup.fold("The whole report", frame)
     except (OSError, UnicodeDecodeError):
@@ -258,7 +248,7 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
 def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     """Two runs side by side: their losses, their figures, and the settings that differ."""
     runs = (first, second)
-    graphs = [list(read_graph(run.folder)) for run in runs]
+    graphs = [list(run_files.read_graph(run.folder)) for run in runs]
     smoothed, validation = {}, {}
     for run, graph in zip(runs, graphs, strict=True):
         smoothed[run.name] = [(step.step, step.smoothed) for step in read_steps(graph)]
@@ -274,7 +264,7 @@ def comparison_html(first: LoraEntry, second: LoraEntry) -> str:
     settings = []
     for run in runs:
         try:
-            values = files.load_settings(run.folder / PARAMETERS).values
+            values = files.load_settings(run.folder / run_files.PARAMETERS).values
         except TrainingProError:
             values = {}
         if not values:
@@ -308,7 +298,7 @@ def _figures(run: LoraEntry, graph: Sequence[run_files.GraphRecord]) -> dict[str
     best, recalls = best_evaluation(read_evaluations(graph)), run_files.read_recalls(run.folder)
     evidence, seconds = run_files.read_evidence(run.folder), sum(step.seconds for step in read_steps(graph))
     live_changes = []
-    for change in read_log(run.folder).get("live_changes", ()):
+    for change in run_files.read_log(run.folder).get("live_changes", ()):
         words = presets.describe_changes(change["before"], change["after"])
         if RATE_FACTOR in change["after"]:
             words.append(f"learning rate × {change['after'][RATE_FACTOR]}")

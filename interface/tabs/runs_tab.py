@@ -14,24 +14,13 @@ from ...core.files import describe_unusable
 from ...core.host import Folders
 from ...core.jobs import progress_text
 from ...core.own_environment import State, own_environment
-from ...records.folder import LoraEntry, inventory
+from ...records.folder import PARAMETERS, LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
+from ...settings import files
 from ...train_utils import size
 from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
-from . import run_actions
-from .run_list import (
-    CHOSEN_BOX,
-    LIMIT_BOX,
-    NEWEST_FIRST,
-    OTHER_BOX,
-    SORT_BOX,
-    comparison_html,
-    list_html,
-    list_runs,
-    run_card,
-    run_name,
-)
+from . import run_actions, run_list
 
 # An action on the disk: it gets the inputs of the tab, and returns its message.
 DiskAction = Callable[[Mapping[Any, Any], Folders], str]
@@ -69,10 +58,8 @@ CHOOSE_HINT = markup.paragraph("Choose a run in the list to see its loss curve a
 class RunsTab:
     """A list of all runs on the left; the chosen run or checkpoint and its actions on the right."""
 
-    def __init__(self, context: PageContext, form: Form) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab, form: Form) -> None:
         self._context, self._form = context, form
-
-    def draw(self, tab: gr.Tab) -> None:
         enabled = not self._context.read_only_reason()
         with gr.Row():
             with gr.Column(scale=7, min_width=320):
@@ -89,10 +76,12 @@ class RunsTab:
                     self._refresh_button = gr.Button("Refresh", size="sm", min_width=90, scale=1)
                 self._table = gr.HTML(elem_id="tp-runs-table")
                 options: dict[str, Any] = {"max_lines": 1, "elem_classes": "tp-hidden"}
-                self._chosen = gr.Textbox(label="Chosen run", elem_id=CHOSEN_BOX, **options)
-                self._other = gr.Textbox(label="Run to compare with", elem_id=OTHER_BOX, **options)
-                self._sort = gr.Textbox(NEWEST_FIRST, label="Sort by", elem_id=SORT_BOX, **options)
-                self._limit = gr.Textbox(label="Most rows", elem_id=LIMIT_BOX, **options)
+                self._chosen = gr.Textbox(label="Chosen run", elem_id=run_list.CHOSEN_BOX, **options)
+                self._other = gr.Textbox(label="Run to compare with", elem_id=run_list.OTHER_BOX, **options)
+                self._sort = gr.Textbox(
+                    run_list.NEWEST_FIRST, label="Sort by", elem_id=run_list.SORT_BOX, **options
+                )
+                self._limit = gr.Textbox(label="Most rows", elem_id=run_list.LIMIT_BOX, **options)
                 self._runs, self._picking = gr.State([]), gr.State(False)
             with gr.Column(scale=6, min_width=320, elem_id="tp-runs-side"):
                 self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
@@ -230,8 +219,12 @@ class RunsTab:
         )
 
         def copy_settings(name: str | None) -> dict[Any, Any]:
-            message, values = run_actions.read_settings(context, name)
-            return {status: message, **self._form.updates(values)}
+            folders = context.host.folders
+            folder = run_actions.run_folder(name, folders)
+            loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
+            said = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
+            message = markup.card("", markup.paragraph(said), mood="good")
+            return {status: message, **self._form.updates(loaded.values)}
 
         add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)
@@ -269,7 +262,7 @@ class RunsTab:
         # A choice that stays is not sent: the user may have chosen another run in the meantime.
         unchanged = {box: gr.update() for box in boxes}
         try:
-            runs = list_runs(self._context.host.folders)
+            runs = run_list.list_runs(self._context.host.folders)
         except (TrainingProError, OSError) as error:
             problem = markup.problem(error_message(error))
             return {**unchanged, self._table: problem, self._runs: inputs.get(self._runs, [])}
@@ -291,7 +284,8 @@ class RunsTab:
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""
         boxes, picking = (self._filter, self._sort, self._limit, self._chosen), bool(inputs.get(self._picking))
-        return list_html(inputs.get(self._runs) or [], *(inputs.get(box) or "" for box in boxes), picking=picking)
+        runs, words = inputs.get(self._runs) or [], (inputs.get(box) or "" for box in boxes)
+        return run_list.list_html(runs, *words, picking=picking)
 
     def _show_run(self, name: str | None, *, with_note: bool = True) -> dict[Any, Any]:
         """The card of the run, its note, and what can be done with it."""
@@ -307,7 +301,7 @@ class RunsTab:
             progress = markup.paragraph(f"In progress: {progress_text(now).rstrip('.')}.")
         reason = run_actions.describe_missing_lora(run, name or "")
         return {
-            self._run_card: run_card(run, name or "", progress) if run else CHOOSE_HINT,
+            self._run_card: run_list.run_card(run, name or "", progress) if run else CHOOSE_HINT,
             **({self._note: run.note if run else ""} if with_note else {}),
             # Not for a finished run, or one without a complete checkpoint.
             self._resume_button: gr.update(
@@ -322,7 +316,8 @@ class RunsTab:
 
     def _on_compare(self, inputs: Mapping[Any, Any]) -> tuple[str, bool, str]:
         """The next click on a row picks the other run; a second press of the button cancels that."""
-        name, picking = run_name(run_actions.require_choice(inputs[self._chosen])), not inputs[self._picking]
+        name = run_list.run_name(run_actions.require_choice(inputs[self._chosen]))
+        picking = not inputs[self._picking]
         hint = f"In the list, choose the run that you want to compare with {name}."
         table = self._list_html({**inputs, self._picking: picking})
         return markup.card("", markup.paragraph(hint)) if picking else "", picking, table
@@ -330,7 +325,7 @@ class RunsTab:
     def _show_comparison(self, chosen: str | None, other: str | None) -> str:
         """The comparison, if two different runs are chosen."""
         run, second = self._find_run(chosen), self._find_run(other)
-        return comparison_html(run, second) if run and second and run.folder != second.folder else ""
+        return run_list.comparison_html(run, second) if run and second and run.folder != second.folder else ""
 
     def _find_run(self, name: str | None) -> LoraEntry | None:
         """The run, or None if none is chosen or it no longer exists."""

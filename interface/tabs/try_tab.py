@@ -32,10 +32,8 @@ ATTACH_HELP = (
 class TryTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: PageContext) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab) -> None:
         self._context = context
-
-    def draw(self, tab: gr.Tab) -> None:
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():

@@ -8,12 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from ...core.errors import BusyError, SettingsError
+from ...core.errors import SettingsError
 from ...core.jobs import Job, JobKind, Request
 from ...core.own_environment import State, own_environment
 from ...downloads import virtual_env
 from ...train_utils import size
-from ..base import PageContext, add_handler, follow_changes, markup, page_load
+from ..base import PageContext, add_handler, markup, page_load
 
 KIND: JobKind = "environment"
 INSTALL = "Download and install"
@@ -79,22 +79,12 @@ class SetupPanel:
         return ""
 
     def _stop(self) -> str:
-        self._context.check_writable()
-        job = self._context.running_job(KIND)
-        if job is None:
-            raise BusyError("No setup is running.")
-        job.control.ask(Request.STOP)
+        self._context.require_job(KIND, "No setup is running.").control.ask(Request.STOP)
         return ""
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the state, and every change while a setup is running."""
-        session = self._context.session
-
-        def state() -> object:
-            job = session.latest(KIND)
-            return job and (id(job), len(job.log), job.running, job.control.asked(Request.STOP))
-
-        async for _ in follow_changes(state):
+        async for _ in self._context.follow_latest(KIND):
             yield self._updates()
             if self._context.running_job(KIND) is None:
                 return
@@ -103,18 +93,14 @@ class SetupPanel:
         """What the panel shows for the state of the environment and of its setup."""
         environment, job = own_environment(self._context.host.folders), self._context.session.latest(KIND)
         state, end = environment.state, job.end if job else None
+        is_done = end is not None and end.outcome == "finished"
         is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
         label = LABELS.get(state, "")
-        if label and job is self._plan and end is not None and end.outcome == "finished":
+        if label and is_done and job is self._plan:
             label = INSTALL
         text = "" if is_running else TEXTS[state].format(size=size(environment.size), folder=environment.folder)
-        status = ""
-        if job is not None and end is None:
-            status = markup.download_card(job)[1]
-        elif end is not None and end.outcome == "failed":
-            status = markup.problem(end.text)
-        elif end is not None and label:  # of a complete environment, the text says the same
-            status = markup.card("", markup.paragraph(end.text), mood="fair")
+        # Of a complete environment, the text says the same.
+        status = markup.download_card(job)[1] if job and (label or not is_done) else ""
         is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
         can_set_up = bool(label) and not is_running
         return {

@@ -24,22 +24,10 @@ from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
 from ...settings.target_layers import is_known_architecture, target_layers
 from ...train_utils import StepPlan, plural, size
-from ..base import (
-    Form,
-    PageContext,
-    add_handler,
-    confirm_click,
-    load_script,
-    markup,
-    page_load,
-    refresh_choices,
-)
-from ..base import (
-    form as layout,
-)
+from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup, page_load, refresh_choices
+from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
 from . import data_menu
-from .data_menu import EXAMPLE_KEYS, DataPreview, preview_data
 from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 from .setup_panel import SetupPanel
 
@@ -123,19 +111,16 @@ class ResumePanel:
 class TrainTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: PageContext) -> None:
+    def __init__(self, context: PageContext, tab: gr.Tab) -> None:
         self._context = context
         self.form = Form()
         self._run_panel = RunPanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
-
-    def draw(self, tab: gr.Tab) -> None:
-        """Draw the form on the left and the run panel on the right; on narrow screens they are stacked."""
         status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
         if not self._context.host.owns_process:
             SetupPanel(self._context)
         self._resume_panel = ResumePanel(self._context, self.form)
-        with gr.Row():
+        with gr.Row():  # on narrow screens, its columns are stacked
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
                 self._draw_form()
             with gr.Column(scale=7, min_width=320, elem_classes="tp-right"):
@@ -171,7 +156,7 @@ class TrainTab:
                 self._add_button = gr.UploadButton("Add files", file_count="multiple", size="sm", elem_id="tp-add")
                 self._refresh_button = gr.Button("Refresh", size="sm", elem_id="tp-refresh")
         self._add_message = gr.HTML(elem_id="tp-add-said", elem_classes="tp-said")
-        self._data_note = gr.HTML(preview_data({}, self._context).html, elem_id="tp-data-said")
+        self._data_note = gr.HTML(data_menu.preview_data({}, self._context).html, elem_id="tp-data-said")
         for keys in layout.VISIBLE_ROWS:
             self.form.draw_row(*keys)
             if "schedule" in keys:
@@ -200,7 +185,7 @@ class TrainTab:
             self._folded_parts[title] = part
         with gr.Accordion("Presets", open=False, elem_id="tp-presets"):
             self._presets.draw_saving()
-        self._preview = gr.State(DataPreview())
+        self._preview = gr.State(data_menu.DataPreview())
         self._form_state = gr.HTML(layout.hiding_style(hidden_keys({}, ())), elem_id="tp-marks")
         # A hidden text box that receives the clicks from clicks.js.
         self._wish_box = gr.Textbox(label="Wish", elem_id="tp-wish", elem_classes="tp-hidden")
@@ -249,10 +234,10 @@ class TrainTab:
             "inputs": form,
             "outputs": [self._data_note, self._preview],
             "what": "Reading the dataset",
-            "clears": {self._preview: DataPreview()},
+            "clears": {self._preview: data_menu.DataPreview()},
         }
         add_handler([part.change for part in parts.values()], self._on_change, **consequences, **latest)
-        changes = [parts[key].change for key in EXAMPLE_KEYS]
+        changes = [parts[key].change for key in data_menu.EXAMPLE_KEYS]
         previewed = add_handler(changes, self._preview_data, **preview, **latest)
         add_handler(refreshed.then, self._preview_data, **preview)
         add_handler(previewed.then, self._on_change, **consequences)
@@ -285,10 +270,7 @@ class TrainTab:
     def _restore_form(self) -> dict[Any, Any]:
         """Restore the form of the last visit, with the current datasets and LoRAs."""
         choices = data_menu.dataset_choices(self._context)
-        try:
-            values = presets.load_form(self._context.host.folders.form)
-        except TrainingProError:
-            values = {}
+        values = presets.load_form(self._context.host.folders.form)
         values.pop("if_exists", None)  # the answer for one LoRA; the next one may be another book's
         if self._context.in_run:
             values |= self._context.live_values
@@ -325,7 +307,6 @@ class TrainTab:
         return {**unchanged, **self.form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Updates of the parts that follow from the form."""
         context, values, preview = self._context, self.form.values(inputs), inputs[self._preview]
         titles = {
             part: gr.update(label=part_title(name, layout.FOLDED_ROWS[name], values))
@@ -348,8 +329,8 @@ class TrainTab:
             **titles,
         }
 
-    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, DataPreview]:
-        preview = preview_data(self.form.values(inputs), self._context)
+    def _preview_data(self, inputs: Mapping[Any, Any]) -> tuple[str, data_menu.DataPreview]:
+        preview = data_menu.preview_data(self.form.values(inputs), self._context)
         return preview.html, preview
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:

@@ -128,8 +128,8 @@ def test_it_lends_what_is_loaded_and_keeps_the_name_while_a_model_is_unloaded_an
     lent = webui.host.loaded_model()
     assert (lent.model, lent.card.tokenizer, lent.loras) == (webui.shared.model, webui.shared.tokenizer, ())
     assert (lent.card.name, lent.card.context) == ("tiny", 2048) and webui.host.models() == ["tiny"]
-    for name, words in (("not-there", "There is no model 'not-there' in "), ("../models/tiny", "is a path")):
-        with pytest.raises(ModelError, match=words):
+    for name in ("not-there", "../models/tiny"):
+        with pytest.raises(ModelError, match=f"There is no model '{name}' in "):
             webui.host.load(name, "")
         assert webui.shared.model is lent.model
     webui.host.unload()

@@ -181,8 +181,8 @@ def test_a_path_is_no_model(user_data):
     for value in (*hostile.hostile_values(outside), str(outside / "big.gguf"), "../models/tiny"):
         assert host.size_on_disk(value) == 0 and host.config(value) == {}
         with pytest.raises(TrainingProError):
-            host.validate_name(value)
+            host.load(value, "auto")
     assert host.size_on_disk("tiny") == len("weights") and host.config("tiny") == {"model_type": "none"}
     assert host.selected_model == ("tiny", "auto")
     host = StandaloneHost(standalone_folders(user_data), model=str(outside))
-    assert host.validate_name("tiny") == "tiny" and host.validate_name(str(outside)) == str(outside)
+    assert host.size_on_disk("tiny") and host.size_on_disk(str(outside))

@@ -113,6 +113,6 @@ def open_tab(tab: Any, context: PageContext, *keys: str) -> Visit:
         form = Form()
         form.draw(*keys)
         with gr.Tab("The tab") as parent:
-            (tab(context, form) if len(inspect.signature(tab).parameters) > 1 else tab(context)).draw(parent)
+            tab(context, parent, *([form] if len(inspect.signature(tab).parameters) > 2 else []))
 
     return Visit(draw)
