@@ -84,11 +84,9 @@ def write_model(folder: Path) -> None:
 def measure(home: Path, way: str, tokens: int) -> None:
     """Train a few steps; prints the seconds of each, the peak memory and that of the loaded model as JSON."""
     bench_utils.load()
-    import accelerate  # noqa: F401 - counted as imported, like the next ones
-    import bitsandbytes  # noqa: F401
-    import peft  # noqa: F401
-    from training_pro.commands.options import load_gguf
+    import peft  # noqa: F401 - counted as imported
     from training_pro.core.jobs import Job, Step
+    from training_pro.engine.compute import load_gguf
     from training_pro.engine.peft_engine import PeftEngine
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
     from training_pro.settings.parsing import training_settings
