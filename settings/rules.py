@@ -10,6 +10,7 @@ from ..core.findings import Finding, advice, note, problem
 from ..schedulers import ScheduleSteps, get_schedule, lr_multipliers
 from ..train_utils import plural
 from .definitions import FULL_FINETUNE, RANDOM_SEED, SETTINGS, TrainingSettings, section_keys
+from .name_rules import NAME_AND_PERCENT
 
 # Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
@@ -54,7 +55,8 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
         needs = "there is no validation split to measure the accuracy on"
         yield problem("keep_best", f"Keep the best, by accuracy: {needs}. {SPLIT_HINT}")
     # Without the share and the slash: 'book/:50' is the folder 'book'.
-    names = {name: name.partition(":")[0].strip().rstrip("/\\") for name in (*what.data, *aside.eval_data)}
+    shares = {name: NAME_AND_PERCENT.fullmatch(name.strip()) for name in (*what.data, *aside.eval_data)}
+    names = {name: (share["name"] if share else name).strip().rstrip("/\\") for name, share in shares.items()}
     learned = {names[name] for name in what.data}
     for name in (name for name in aside.eval_data if names[name] in learned):
         yield problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import documents, json_rows, row_files, text_files, unsupported
 from .binary_rows import is_in_use
+from .chat_logs import ChatOptions, count_replies, preference_rows
 from .json_rows import (
     Row,
     Table,
@@ -14,10 +15,12 @@ from .reader_process import as_data_error, exceeds_depth, reader_process, shorte
 from .text_files import LoadedText, normalize_line_ends
 
 __all__ = [
+    "ChatOptions",
     "LoadedText",
     "Row",
     "Table",
     "as_data_error",
+    "count_replies",
     "describe_value",
     "documents",
     "exceeds_depth",
@@ -25,6 +28,7 @@ __all__ = [
     "is_in_use",
     "json_rows",
     "normalize_line_ends",
+    "preference_rows",
     "reader_process",
     "row_files",
     "shorten",

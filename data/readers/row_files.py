@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, csv_rows, text_files
-from .json_rows import Row, Table, read_json, read_jsonl
+from . import binary_rows, chat_exports, chat_logs, csv_rows, messengers, text_files
+from .chat_logs import ChatOptions
+from .json_rows import Row, Table, find_export_column, read_json, read_jsonl
 from .reader_process import MAX_DEPTH, exceeds_depth
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
@@ -19,17 +21,23 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
 }
+FIRST_ROWS = 20  # that show of which program an export is
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
 
 
 def is_row_file(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+    return path.suffix.lower() in SUFFIXES or messengers.is_whatsapp(path)
 
 
-def read_table(path: Path, name: str, columns: Columns) -> Table:
-    """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
+def read_table(path: Path, name: str, columns: Columns, chats: ChatOptions = ChatOptions()) -> Table:  # noqa: B008
+    """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database.
+
+    A folder is one of TextGen's own, with the logs of a character.
+    """
+    if path.is_dir():
+        return chat_logs.read_folder(path, name, chats)
     suffix = path.suffix.lower()
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
@@ -39,6 +47,8 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
         return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
+    if suffix not in READERS:
+        return messengers.read_whatsapp(path, name, chats)
     table = READERS[suffix](path, name)
     if suffix in (".csv", ".tsv"):
         return table
@@ -47,4 +57,16 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
         for row in table.rows():
             yield Row(row.number, {}, TOO_DEEP) if exceeds_depth(row.columns) else row
 
-    return chat_exports.unpack_export(replace(table, rows=rows))
+    shallow = replace(table, rows=rows)
+    first = islice((row.columns for row in rows() if not row.problem), FIRST_ROWS)
+    match next(filter(None, map(find_export_column, first)), ""):
+        case "":
+            return shallow
+        case "internal":
+            return chat_logs.unpack_textgen(shallow, chats)
+        case "mes":
+            return chat_logs.unpack_sillytavern(shallow, chats)
+        case "guild":
+            return messengers.unpack_discord(shallow, path, chats)
+        case column:
+            return chat_exports.unpack_export(shallow, column)
