@@ -132,9 +132,11 @@ def to_table(table: Table, what: str, read: Read, options: ChatOptions) -> Table
             try:
                 if row.problem:
                     raise ConversationError(row.problem)
-                for number, conversation in enumerate(read(row, left_out), start=number + 1):
-                    messages, found = conversation.messages, list(preference_rows(conversation))
-                    if not options.pairs:
+                for conversation in read(row, left_out):
+                    number, messages = number + 1, conversation.messages
+                    if options.pairs:
+                        found = list(preference_rows(conversation))
+                    else:
                         has_reply = any(each["role"] == "assistant" and "train" not in each for each in messages)
                         found = [{MESSAGES_COLUMN: messages}] if has_reply else []
                     for columns in found or [{}]:

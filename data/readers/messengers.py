@@ -161,7 +161,7 @@ def _conversations(
     # Also my own name, which the others may write; and parts of names, unless they are usual words.
     persons = {person: f"Person {n}" for n, person in enumerate(dict.fromkeys(post.name for post in posts), 1)}
     parts = {part: persons[person] for person in persons for part in person.split()}
-    words = {part: person for part, person in parts.items() if len(part) > 2 and not part.islower()} | persons
+    words = {part: person for part, person in parts.items() if len(part) > 1 and not part.islower()} | persons
     longest_first = map(re.escape, sorted(words, key=len, reverse=True))
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
     said, earlier = list[ChatMessage](), math.nan
