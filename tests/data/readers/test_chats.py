@@ -360,9 +360,7 @@ def test_discord_with_a_person_with_a_bot_and_in_a_group(tmp_path):
     call, later = ("jo", "started a call", "12T18:24:00", "Call"), ("jo", "There?", "13T09:00:00")
     write(path, json.dumps(discord(*talk, call, later)))
     assert conversations(path) == [messages("Hi", "Hello jo")] and counts(path) == {"system messages": 1}
-    assert conversations(path, replace_names=True) == [
-        messages("Hi", "Hello jo")
-    ]  # "jo" is too short to search for
+    assert conversations(path, replace_names=True) == [messages("Hi", "Hello Person 1")]
     write(path, json.dumps(discord(("jo", "Hi", "12T18:22:11"), ("marenbot", "Hello", "12T18:22:12"), name="x")))
     assert conversations(path) == [messages("Hi", "Hello")]
     write(path, json.dumps(discord(*talk, ("dicebot", "Six", "12T18:25:00"))))
