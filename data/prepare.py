@@ -167,6 +167,7 @@ def prepare(
     checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
+    kinds |= {"chats"} if private else set()
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     loaded_texts = [text for dataset in loaded for text in dataset.texts]

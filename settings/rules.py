@@ -141,12 +141,14 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
         )
 
 
-# What a row may ask beside the settings: the kinds of the data (empty: not known yet), and the device.
+# What a row may ask beside the settings: the kinds of the data (text, rows, chats; empty: not known yet), and the
+# device.
 KINDS, ON_CPU = "data kinds", "on a CPU"
 TEXT_KEYS = (
     *("chunking", "block_ends", "overlap", "dementor_repeats", "hard_cut", "min_chars"),
     *("drop_boilerplate", "join_lines"),
 )
+CHAT_KEYS = tuple(key for key in section_keys("rows") if key.startswith("chat_"))
 SWITCH_KEYS = section_keys("switching")
 
 
@@ -198,7 +200,8 @@ def _has_none_of(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
 
 TABLE = (
     NoEffect(section_keys("rows"), "the dataset has no rows", lambda run: "rows" not in run[KINDS]),
-    NoEffect(TEXT_KEYS, "the dataset has no raw text", lambda run: set(run[KINDS]) == {"rows"}),
+    NoEffect(CHAT_KEYS, "the dataset has no chats", lambda run: "chats" not in run[KINDS], in_form=True),
+    NoEffect(TEXT_KEYS, "the dataset has no raw text", lambda run: run[KINDS] and "text" not in run[KINDS]),
     NoEffect(("train_on",), "'Train only after' overrides it", lambda run: run["train_only_after"], in_form=True),
     NoEffect(("overlap",), "DEMENTOR windows already overlap", lambda run: run["chunking"] == "dementor",
              neutral=False),

@@ -18,7 +18,7 @@ from ...core.files import PART_SUFFIX, atomic_write
 from ...core.host import Folders
 from ...data import dataset_index
 from ...data.dataset_index import CHATS
-from ...data.readers import count_replies, unsupported
+from ...data.readers import count_replies, row_files, unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, size
@@ -48,10 +48,9 @@ class DataPreview:
 def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview:
     """Preview the chosen data, and list unsupported files in the datasets folder."""
     chosen = values.get("data") or []
-    # By their names only, if the data are large or the form is incomplete.
-    names, of_rows = [dataset_name(name) for name in chosen], dataset_index.ROW_SUFFIXES
+    # By their names only, if they don't exist.
     kinds: set[form.DataKind] = {
-        "rows" if name.startswith(CHATS) or name.lower().endswith(of_rows) else "text" for name in names
+        "rows" if dataset_name(name).lower().endswith(dataset_index.ROW_SUFFIXES) else "text" for name in chosen
     }
     parts, note, examples = list[Markup](), "", 0
     if not chosen:
@@ -61,6 +60,8 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
     else:
         try:
             datasets = dataset_index.find_datasets(list(chosen), context.host.folders)
+            files = (file for dataset in datasets for file in dataset_index.dataset_files(dataset.path))
+            kinds = {"rows" if row_files.is_row_file(file) else "text" for file in files}
             paths = (path for d in datasets for path in (d.path.rglob("*") if d.path.is_dir() else [d.path]))
             is_small = sum(path.stat().st_size for path in paths if path.is_file()) <= MAX_PREVIEW_BYTES
             # A worker would take memory from a run in a process of its own.
