@@ -190,13 +190,13 @@ def _log_files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: natural_key(path.name))
 
 
-def _load(file: Path) -> Mapping[str, Any]:
+def _load(file: Path) -> Any:
     with text_files.open_binary(file, file.name) as stream:
         content = stream.read(MAX_LOG_BYTES + 1)
     if len(content) > MAX_LOG_BYTES:
         raise ConversationError(f"this file is larger than {size(MAX_LOG_BYTES)}, too large for a chat.")
     try:
-        return json.loads(content)  # type: ignore[no-any-return]
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ConversationError("this file is damaged, or it is not a chat.") from error
 
