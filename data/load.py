@@ -52,7 +52,8 @@ def load_datasets(context: PrepareContext, names: Sequence[str]) -> list[LoadedD
 def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDataset:
     """Load a file or a folder, as texts or as rows."""
     if dataset.path.is_relative_to(context.folders.chats):
-        return LoadedDataset(dataset, rows=(row_dataset.load_or_restore(context, dataset.path, dataset.name),))
+        with as_data_error(dataset.name):
+            return LoadedDataset(dataset, rows=(row_dataset.load_or_restore(context, dataset.path, dataset.name),))
     files = dataset_index.dataset_files(dataset.path)
     is_folder = dataset.path.is_dir()
     rows = []

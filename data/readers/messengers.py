@@ -68,6 +68,7 @@ def is_whatsapp(path: Path) -> bool:
 
 
 def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
+    """The chat in a text that WhatsApp has exported."""
     text, notes = text_files.read_text(path, name)
     entries = list[tuple[re.Match[str], list[str]]]()  # the first line of each message, and all of its text
     for line in text.split("\n"):
@@ -109,7 +110,7 @@ def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
 
 
 def unpack_discord(table: Table, path: Path, options: ChatOptions) -> Table:
-    """Channels and direct messages from Discord."""
+    """Channels and direct messages that DiscordChatExporter has exported."""
 
     def read(row: Row, left_out: Counter[str]) -> Iterator[Conversation]:
         posts, channel = list(_read_discord(row.columns, left_out)), row.columns.get("channel")

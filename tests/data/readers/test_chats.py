@@ -405,7 +405,7 @@ JUNK = (None, True, 0, -1.5, "", "x", [], {}, [[]], {"a": 1}, "\ud800", 10**30)
 
 def damaged(value: Any, chance: random.Random) -> Any:
     """A JSON value in which some parts are others, or gone."""
-    if chance.random() < 0.08:
+    if chance.random() < 0.04:
         return chance.choice(JUNK)
     if isinstance(value, dict):
         return {key: damaged(each, chance) for key, each in value.items() if chance.random() > 0.03}
@@ -426,7 +426,7 @@ def check_damaged_case(tmp_path, number: int) -> None:
     content = {
         "silly.jsonl": lambda: "\n".join(json.dumps(damaged(line, chance)) for line in SILLY),
         "discord.json": lambda: json.dumps(damaged(discord(*talk), chance)),
-        FORMS[-1]: lambda: "".join(chance.choice((c, c, c, c, c, chance.choice("/:,-\u200e\n0x"))) for c in lines),
+        FORMS[-1]: lambda: "".join(chance.choice((*[c] * 20, chance.choice("/:,-\u200e\n0x"))) for c in lines),
     }.get(form, lambda: json.dumps(damaged(LOG, chance)))()
     data = content.encode("utf-8", "surrogatepass")
     if chance.random() < 0.3:  # cut off by a crash, or overwritten
