@@ -76,8 +76,8 @@ def list_datasets(folders: Folders) -> list[DatasetEntry]:
             datasets.setdefault(dataset.name, dataset)
     characters = sorted((path.name for path in usable_entries(folders.chats / "chat")), key=natural_key)
     for name in (f"{CHATS}{character}" for character in (INSTRUCT, *characters)):
-        if (path := _chats_folder(name, folders)) and any(path.glob("*.json")):
-            datasets[name] = DatasetEntry(name, path)
+        if (chats := _chats_folder(name, folders)) and any(chats.glob("*.json")):
+            datasets[name] = DatasetEntry(name, chats)
     return list(datasets.values())
 
 

@@ -23,7 +23,7 @@ from training_pro.records.remote import write_portable_run
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.data.readers.reading import read_table, refusal, write
 from training_pro.tests.fakes import FakeHost, make_folders
-from training_pro.tests.rowing import family, learned_text, prepare_rows
+from training_pro.tests.rowing import CHATML, family, learned_text, prepare_rows, with_template
 
 ROW = "Yes, I row over the whole of the lake on each and every day."
 LOG = {
@@ -219,11 +219,24 @@ def test_check_says_that_chats_are_private_and_no_copy_of_them_is_prepared(folde
     assert learned_text(family("ChatML"), data.examples[0]) == f"{ROW}\nCome along, You!<|im_end|>|No.<|im_end|>"
 
 
-def test_a_template_whose_chats_begin_with_the_user_gets_the_greeting_in_the_system_message(folders, tmp_path):
-    mistral = family("Mistral")  # it takes no system message, so that it joins the first message of mine
-    data = prepare_rows(tmp_path / "a", mistral, {"a.json": json.dumps(LOG)}, cutoff=512)
-    assert "[INST] Hello, I am Maren.\n\nCan you row, AI? [/INST]" in data.examples[0].text
-    assert learned_text(mistral, data.examples[0]).count("Hello") == 0
+@pytest.mark.parametrize(
+    ("allowed", "begins"),
+    [
+        ("['user']", "<|im_start|>user\nHello, I am Maren.\n\nCan you row, AI?"),
+        (
+            "['system', 'user']",
+            "<|im_start|>system\nHello, I am Maren.<|im_end|>\n<|im_start|>user\nCan you row, AI?",
+        ),
+    ],
+)
+def test_a_template_that_refuses_a_greeting_gets_it_before_the_first_question(tmp_path, allowed, begins):
+    strict = (
+        f"{{% if messages[0].role not in {allowed} %}}{{{{ raise_exception('The user begins.') }}}}{{% endif %}}"
+    )
+    tokenizer = with_template(family("ChatML").tokenizer, strict + CHATML)
+    data = prepare_rows(tmp_path, tokenizer, {"a.json": json.dumps(LOG)}, cutoff=512)
+    assert data.examples[0].text.startswith(begins)
+    assert "Hello" not in learned_text(tokenizer, data.examples[0])
 
 
 def test_a_push_leaves_the_records_of_private_chats_out_and_says_so(tmp_path):
