@@ -27,6 +27,7 @@ class Folders:
         # Training PRO's own files, apart from models and LoRAs.
         self.training = self.user_data / "training"
         self.datasets = self.training / "datasets"
+        self.chats = self.user_data / "logs"  # of TextGen: instruct/*.json and chat/CHARACTER/*.json
         self.form = self.training / "form.json"
         self.queue = self.training / "queue.json"
         self.running = self.training / "running"  # of each run in progress: its requests, and its first events

@@ -28,6 +28,7 @@ class HubUpload:
     repository: str
     public: bool
     files: tuple[UploadFile, ...]
+    left_out: tuple[str, ...] = ()  # records of a run on private chats
 
     def __post_init__(self) -> None:
         if not REPOSITORY.fullmatch(self.repository):
@@ -48,4 +49,6 @@ class HubUpload:
             total += file_size
             lines.append(f"  {file.name}  {size(file_size)}")
         count = f"{format_count(len(lines), 'file')}, {size(total)}"
+        if self.left_out:
+            lines.append(f"Not uploaded, because they may quote your private chats: {', '.join(self.left_out)}.")
         return [f"Upload of {self.lora} to {self.repository} ({visible}), {count}:", *lines]

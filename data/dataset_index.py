@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.errors import DataError
+from ..core.errors import DataError, SavingError
 from ..core.files import safe_paths, usable_entries
 from ..core.host import Folders
+from ..settings.name_rules import NAME_AND_PERCENT
 from ..settings.setting import comma_hint
 from ..train_utils import natural_key
 from .readers import documents, row_files, unsupported
@@ -18,8 +20,8 @@ from .readers import documents, row_files, unsupported
 TEXT_SUFFIXES = (".txt", ".md", *documents.READERS)
 ROW_SUFFIXES = row_files.SUFFIXES
 DATA_SUFFIXES = TEXT_SUFFIXES + ROW_SUFFIXES
-NAME_AND_PERCENT = re.compile(r"(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
 MAX_PERCENT = 10_000
+CHATS, INSTRUCT = "chats:", "instruct"  # chats:CHARACTER and chats:instruct are TextGen's own logs
 
 
 class DatasetShare(NamedTuple):
@@ -52,7 +54,7 @@ def parse_share(name: str) -> DatasetShare:
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """A file or folder to learn from; the `name` of a folder ends in /."""
+    """A file or folder to learn from; the `name` of a folder ends in /, but not that of TextGen's own chats."""
 
     name: str
     path: Path
@@ -61,7 +63,7 @@ class DatasetEntry:
 
 
 def list_datasets(folders: Folders) -> list[DatasetEntry]:
-    """The user's datasets, then the examples whose names no dataset of the user has."""
+    """The user's datasets, the examples whose names no dataset of the user has, and the chats in TextGen."""
     datasets: dict[str, DatasetEntry] = {}
     for folder, example in ((folders.datasets, False), (folders.examples, True)):
         found = []
@@ -72,7 +74,23 @@ def list_datasets(folders: Folders) -> list[DatasetEntry]:
                 found.append(DatasetEntry(path.name + "/" * path.is_dir(), path, example))
         for dataset in sorted(found, key=lambda dataset: natural_key(dataset.name)):
             datasets.setdefault(dataset.name, dataset)
+    characters = sorted((path.name for path in usable_entries(folders.chats / "chat")), key=natural_key)
+    for name in (f"{CHATS}{character}" for character in (INSTRUCT, *characters)):
+        if (chats := _chats_folder(name, folders)) and any(chats.glob("*.json")):
+            datasets[name] = DatasetEntry(name, chats)
     return list(datasets.values())
+
+
+def _chats_folder(name: str, folders: Folders) -> Path | None:
+    """The folder of the logs that a name such as chats:Maren means; no link out of TextGen's logs is followed."""
+    if not name.startswith(CHATS):
+        return None
+    character = name.removeprefix(CHATS)
+    root = folders.chats if character == INSTRUCT else folders.chats / "chat"
+    with suppress(SavingError, OSError):
+        path = safe_paths.child(root, character, "Dataset")
+        return path if path.is_dir() else None
+    return None
 
 
 def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
@@ -85,7 +103,10 @@ def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
             problems.append(f"Dataset: {error}")
             continue
         stem = share.name.rstrip("/\\")
-        if _is_outside(stem):
+        if chats := _chats_folder(stem, folders):
+            datasets.append(DatasetEntry(stem, chats, share=share))
+            continue
+        if _is_outside(stem) and not stem.startswith(CHATS):
             problems.append(
                 f"Dataset: {name!r} is a path, but a name is needed. "
                 f"Enter the name of a file or folder in {folders.datasets}."
@@ -124,6 +145,8 @@ LOOKUP_ORDER = (
 def locate_dataset(name: str, folders: Folders) -> Path:
     """The path of a dataset; a DataError names the places that were searched."""
     stem = name.rstrip("/\\")
+    if chats := _chats_folder(stem, folders):
+        return chats
     may_be_a_name = not _is_outside(stem) and not stem.startswith(("./", ".\\"))
     roots = (folders.datasets, None, folders.examples) if may_be_a_name else (None,)
     for root in roots:
@@ -152,6 +175,8 @@ def dataset_name_at(name_with_share: str, folders: Folders) -> str:
     except ValueError as error:
         raise DataError(f"Dataset: {error}") from error
     located_path = locate_dataset(name, folders)
+    if name.startswith(CHATS):
+        return name_with_share
     for root in (folders.datasets, folders.examples):
         for path in (located_path, located_path.resolve()):
             if path.is_relative_to(root):

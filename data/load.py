@@ -51,6 +51,9 @@ def load_datasets(context: PrepareContext, names: Sequence[str]) -> list[LoadedD
 
 def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDataset:
     """Load a file or a folder, as texts or as rows."""
+    if dataset.path.is_relative_to(context.folders.chats):
+        with as_data_error(dataset.name):
+            return LoadedDataset(dataset, rows=(row_dataset.load_or_restore(context, dataset.path, dataset.name),))
     files = dataset_index.dataset_files(dataset.path)
     is_folder = dataset.path.is_dir()
     rows = []
@@ -58,7 +61,7 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
         name = dataset.name + file.relative_to(dataset.path).as_posix() if is_folder else dataset.name
         with as_data_error(name):
             rows.append(row_dataset.load_or_restore(context, file, name))
-    has_texts = is_folder and any(file.suffix.lower() in dataset_index.TEXT_SUFFIXES for file in files)
+    has_texts = is_folder and len(rows) < len(files)
     # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
@@ -80,6 +83,8 @@ def read_texts(
     """
     store = context.store if context else Store()
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
+    if path.is_dir():
+        files = [file for file in files if not row_files.is_row_file(file)]
     if not files:
         raise DataError(
             f"{path.name}: this folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "

@@ -50,6 +50,10 @@ from .text import slice_parts, slice_texts
 
 MAX_BEGINNING, SHORT_BEGINNING = 200, 40  # characters of a section, and of its first words as shown
 MAX_DROPPED_SHARE = 0.05  # of rows over the cutoff, which Check lets pass
+PRIVATE = (
+    "Your chats are private: Training PRO keeps no prepared copy of them, and `push` never uploads the samples, "
+    "the events and the other records of this run, which may quote them."
+)
 TRUNCATION_WORDS = {
     "drop": "dropped",
     "drop_any": "dropped",
@@ -136,7 +140,9 @@ def prepare(
     # One order for all: that of the datasets as the user listed them, then that of their files.
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
     made.said += check_rules(settings, card, rules, longest_row(loaded))
-    said = DatasetReport(sources=tuple(made.reports)).with_findings(made.said)
+    private = any(rows.report.private for dataset in (*loaded, *loaded_aside) for rows in dataset.rows)
+    made.said += [note("data", PRIVATE)] * private
+    said = DatasetReport(sources=tuple(made.reports), private=private).with_findings(made.said)
     if not len(examples):
         reason = "Raise the cutoff, change 'Train on', or choose another dataset."
         if marker := settings.rows.train_only_after:
@@ -151,6 +157,7 @@ def prepare(
     checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
+    kinds |= {"chats"} if private else set()
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     loaded_texts = [text for dataset in loaded for text in dataset.texts]

@@ -240,6 +240,12 @@ def write_portable_run(
     # Each file or folder that the run reads, by its place in a working folder.
     data = folders.datasets.relative_to(folders.user_data)
     sources = {data / name: path for name, path in datasets.items()}
+    for name, path in datasets.items():
+        if path.is_relative_to(folders.chats):  # TextGen's own chats, and the character, whose context they have
+            sources[path.relative_to(folders.user_data)] = sources.pop(data / name)
+            for file in (folders.user_data / "characters").glob("*"):
+                if file.stem == path.name:
+                    sources[file.relative_to(folders.user_data)] = file
     format_file = f"{settings.rows.format}.json"
     own_format = folders.formats / format_file
     if not safe_paths.name_fault(format_file) and own_format.is_file():

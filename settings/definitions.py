@@ -263,6 +263,29 @@ class RowSettings:
         "example. The pair phase of hybrid batching then shows the model two exchanges from the same chat "
         "together.",
     )
+    chat_side: str = choice(
+        "Chat side",
+        "Whose messages the model learns to write, in chats from TextGen, SillyTavern, WhatsApp, and Discord.",
+        {"character": "The character, or the other people", "user": "Mine"},
+    )
+    chat_user: str = text(
+        "",
+        "My name in chats",
+        "Your name in exports of WhatsApp and Discord, which do not say which messages are yours. If the file is "
+        "named after the other person, leave this empty. In chats with a character, it replaces {{user}}.",
+    )
+    chat_context: bool = boolean(
+        True,
+        "Use the character's context",
+        "Start your TextGen chats with the context of the character as the system message, as TextGen does. If "
+        "this is off, the LoRA learns the character without its context.",
+    )
+    chat_names: bool = boolean(
+        False,
+        "Replace names",
+        "In exports of WhatsApp and Discord, replace the name of each person with Person 1, Person 2, and so on, "
+        "also inside messages. Names of people who wrote nothing stay.",
+    )
 
 
 @dataclass(frozen=True)

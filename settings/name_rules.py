@@ -8,6 +8,8 @@ from ..core.files import name_fault
 
 LORA = "LoRA"
 MAX_NAME_LENGTH = 60
+# A dataset and how much of it to use, as in notes.md:50. The only colon of chats:9 is a part of the name.
+NAME_AND_PERCENT = re.compile(r"(?!chats:[^:]*$)(?P<name>.*[^\s:])\s*:\s*(?P<per_cent>[\d.,]+)\s*%?")
 # Names of devices on Windows.
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com\d|lpt\d)$")
 # Attribute names of torch modules: the webui's Model tab cannot load a LoRA with such a name.

@@ -16,6 +16,7 @@ from .rules import check_settings
 ROW_SETTING_KEYS = (
     *("format", "columns", "system", "train_on", "train_only_after"),
     *("bad_rows", "split_exchanges", "add_bos", "add_eos", "source_max_len", "target_max_len"),
+    *("chat_side", "chat_user", "chat_context", "chat_names"),
 )
 
 

@@ -10,6 +10,7 @@ from ..core.findings import Finding, advice, note, problem
 from ..schedulers import ScheduleSteps, get_schedule, lr_multipliers
 from ..train_utils import plural
 from .definitions import FULL_FINETUNE, RANDOM_SEED, SETTINGS, TrainingSettings, section_keys
+from .name_rules import NAME_AND_PERCENT
 
 # Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
@@ -54,7 +55,8 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
         needs = "there is no validation split to measure the accuracy on"
         yield problem("keep_best", f"Keep the best, by accuracy: {needs}. {SPLIT_HINT}")
     # Without the share and the slash: 'book/:50' is the folder 'book'.
-    names = {name: name.partition(":")[0].strip().rstrip("/\\") for name in (*what.data, *aside.eval_data)}
+    shares = {name: NAME_AND_PERCENT.fullmatch(name.strip()) for name in (*what.data, *aside.eval_data)}
+    names = {name: (share["name"] if share else name).strip().rstrip("/\\") for name, share in shares.items()}
     learned = {names[name] for name in what.data}
     for name in (name for name in aside.eval_data if names[name] in learned):
         yield problem(
@@ -139,12 +141,14 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
         )
 
 
-# What a row may ask beside the settings: the kinds of the data (empty: not known yet), and the device.
+# What a row may ask beside the settings: the kinds of the data (text, rows, chats; empty: not known yet), and the
+# device.
 KINDS, ON_CPU = "data kinds", "on a CPU"
 TEXT_KEYS = (
     *("chunking", "block_ends", "overlap", "dementor_repeats", "hard_cut", "min_chars"),
     *("drop_boilerplate", "join_lines"),
 )
+CHAT_KEYS = tuple(key for key in section_keys("rows") if key.startswith("chat_"))
 SWITCH_KEYS = section_keys("switching")
 
 
@@ -196,7 +200,8 @@ def _has_none_of(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
 
 TABLE = (
     NoEffect(section_keys("rows"), "the dataset has no rows", lambda run: "rows" not in run[KINDS]),
-    NoEffect(TEXT_KEYS, "the dataset has no raw text", lambda run: set(run[KINDS]) == {"rows"}),
+    NoEffect(CHAT_KEYS, "the dataset has no chats", lambda run: "chats" not in run[KINDS], in_form=True),
+    NoEffect(TEXT_KEYS, "the dataset has no raw text", lambda run: run[KINDS] and "text" not in run[KINDS]),
     NoEffect(("train_on",), "'Train only after' overrides it", lambda run: run["train_only_after"], in_form=True),
     NoEffect(("overlap",), "DEMENTOR windows already overlap", lambda run: run["chunking"] == "dementor",
              neutral=False),

@@ -12,12 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
-from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value, find_export_column
+from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value
 
-FIRST_ROWS = 20
 # Only the program that made these marks can show them.
 CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
@@ -30,12 +28,8 @@ class ConversationError(ValueError):
     """A malformed conversation; the message names the part that is wrong."""
 
 
-def unpack_export(table: Table) -> Table:
-    """A table of exported conversations as rows of messages; any other table unchanged."""
-    first = islice((row.columns for row in table.rows() if not row.problem), FIRST_ROWS)
-    column = next(filter(None, map(find_export_column, first)), "")
-    if not column:
-        return table
+def unpack_export(table: Table, column: str) -> Table:
+    """A table of exported conversations, whose messages are in this column, as rows of messages."""
     description, read_messages = "a data export from Claude", _read_claude
     if column == "mapping":
         description, read_messages = "a data export from ChatGPT", _read_chatgpt
@@ -71,7 +65,7 @@ def unpack_export(table: Table) -> Table:
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The role and text of each message of the branch that was viewed last; what is dropped is counted."""
-    nodes = _expect(dict, columns["mapping"], "'mapping'")
+    nodes = expect(dict, columns["mapping"], "'mapping'")
     node_id, branch = columns.get("current_node") if nodes else None, dict[str, Any]()
     if node_id is None and nodes:
         named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
@@ -89,7 +83,7 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
             raise ConversationError(f"{child} {node_id!r}, which is not in 'mapping'.")
         if node_id in branch:
             raise ConversationError(f"'{node_id}' is its own ancestor: its chain of parents is circular.")
-        node = _expect(dict, nodes[node_id], f"'{node_id}' in 'mapping'")
+        node = expect(dict, nodes[node_id], f"'{node_id}' in 'mapping'")
         branch[node_id] = node.get("message")
         node_id = node.get("parent")
     for node_id, message in reversed(branch.items()):
@@ -105,19 +99,19 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
         if role not in ("user", "assistant") or is_hidden:
             left_out[TOOL_MESSAGES if role == "tool" else SYSTEM_MESSAGES] += 1
             continue
-        content = _expect(dict, message.get("content"), f"the content of message '{node_id}'")
+        content = expect(dict, message.get("content"), f"the content of message '{node_id}'")
         if message.get("recipient", "all") not in ("all", None):
             left_out[TOOL_MESSAGES] += 1
         elif "parts" not in content:  # thoughts, a user's profile, code that is run
             left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
         else:
-            yield role, _join_parts(_expect(list, content["parts"], f"'parts' in '{node_id}'"), left_out)
+            yield role, _join_parts(expect(list, content["parts"], f"'parts' in '{node_id}'"), left_out)
 
 
 def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    messages = _expect(list, columns["chat_messages"], "'chat_messages'")
+    messages = expect(list, columns["chat_messages"], "'chat_messages'")
     for number, message in enumerate(messages, start=1):
-        sender = _expect(dict, message, f"message {number}").get("sender")
+        sender = expect(dict, message, f"message {number}").get("sender")
         if not isinstance(sender, str) or sender not in SENDER_ROLES:
             raise ConversationError(
                 f"message {number} has the sender {sender!r}. The sender must be human or assistant."
@@ -144,7 +138,7 @@ def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
     return "".join(strings)
 
 
-def _expect(kind: type[Any], value: Any, what: str) -> Any:
+def expect(kind: type[Any], value: Any, what: str) -> Any:
     """The value, if it is of this kind."""
     if not isinstance(value, kind):
         must = "a list" if kind is list else "a JSON object"

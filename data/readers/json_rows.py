@@ -70,6 +70,7 @@ class Table:
     rows: Callable[[], Iterator[Row]]
     notes: tuple[str, ...] = ()
     what: str = ""  # how it was read, where that had to be detected
+    private: bool = False  # chats between people, or with a character
 
 
 def read_json(path: Path, name: str) -> Table:
@@ -234,9 +235,18 @@ def _limit_problem(error: Exception) -> str:
 
 
 def find_export_column(columns: Mapping[str, Any]) -> str:
-    """The column that holds the messages of an exported conversation (see chat_exports.py), or an empty string."""
+    """The column that shows that a row is a conversation, or a part of one, as a program exports it; or nothing.
+
+    'chat_messages' and 'mapping': see chat_exports.py; 'internal' and 'mes': chat_logs.py; 'guild': messengers.py.
+    """
     if isinstance(columns.get("chat_messages"), list):
         return "chat_messages"
+    if {"internal", "visible"} <= columns.keys() or {"data", "data_visible"} <= columns.keys():
+        return "internal"
+    if {"guild", "channel", "messages"} <= columns.keys():
+        return "guild"
+    if {"is_user", "mes"} <= columns.keys():
+        return "mes"
     nodes = columns.get("mapping")
     has_messages = isinstance(nodes, dict) and any(isinstance(n, dict) and "message" in n for n in nodes.values())
     return "mapping" if has_messages or (nodes is not None and "current_node" in columns) else ""

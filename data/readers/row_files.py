@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, csv_rows, text_files
-from .json_rows import Table, read_json, read_jsonl
+from . import binary_rows, chat_exports, chat_logs, csv_rows, messengers, text_files
+from .chat_logs import ChatOptions
+from .json_rows import Table, find_export_column, read_json, read_jsonl
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -17,16 +19,22 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
 }
+FIRST_ROWS = 20  # that show of which program an export is
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
 
 
 def is_row_file(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+    return path.suffix.lower() in SUFFIXES or messengers.is_whatsapp(path)
 
 
-def read_table(path: Path, name: str, columns: Columns) -> Table:
-    """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database."""
+def read_table(path: Path, name: str, columns: Columns, chats: ChatOptions = ChatOptions()) -> Table:  # noqa: B008
+    """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database.
+
+    A folder is one of TextGen's own, with the logs of a character.
+    """
+    if path.is_dir():
+        return chat_logs.read_folder(path, name, chats)
     suffix = path.suffix.lower()
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
@@ -36,5 +44,20 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
         return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
+    if suffix not in READERS:
+        return messengers.read_whatsapp(path, name, chats)
     table = READERS[suffix](path, name)
-    return table if suffix in (".csv", ".tsv") else chat_exports.unpack_export(table)
+    if suffix in (".csv", ".tsv"):
+        return table
+    first = islice((row.columns for row in table.rows() if not row.problem), FIRST_ROWS)
+    match next(filter(None, map(find_export_column, first)), ""):
+        case "":
+            return table
+        case "internal":
+            return chat_logs.unpack_textgen(table, chats)
+        case "mes":
+            return chat_logs.unpack_sillytavern(table, chats)
+        case "guild":
+            return messengers.unpack_discord(table, path, chats)
+        case column:
+            return chat_exports.unpack_export(table, column)

@@ -190,6 +190,7 @@ class DatasetReport:
     recall_tokens: int = 0  # of the passages that recall is measured on; 0 if no example has one
     tokens_known: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[ExamplePreview, ...] = ()
+    private: bool = False  # whether there are chats among the data
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", sort_findings(self.findings))

@@ -85,6 +85,13 @@ class ChatRenderer:
     def __call__(self, chat: Chat, *, places: bool = True) -> tuple[str, Sequence[Turn]]:
         """Render a chat; `places`: with the positions of its messages."""
         variants, messages = [chat], chat.messages
+        roles = [message.role for message in messages]
+        after = roles.index("assistant") + 1 if "assistant" in roles else 0
+        if "user" not in roles[:after] and after and messages[after - 1].learned is False:
+            # Templates whose chats begin with the user, such as Mistral's: a greeting joins the system message.
+            greeting = "\n\n".join(message.content for message in messages[:after])
+            messages = (Message({"role": "system", "content": greeting}), *messages[after:])
+            variants.append(Chat(messages, chat.tools))
         if len(messages) > 1 and (messages[0].role, messages[1].role) == ("system", "user"):
             # Templates without a system role, such as Gemma's: its message goes before the first question.
             content = f"{messages[0].content}\n\n{messages[1].content}"
@@ -99,7 +106,7 @@ class ChatRenderer:
             except ValueError as error:
                 reason = error
                 continue
-            self.merged_systems += number
+            self.merged_systems += bool(number) and variant.messages[0].role == "user"
             return rendered
         raise BadRowError(f"is rejected by {self.template.origin}: {reason}") from reason
 

@@ -95,6 +95,7 @@ class RowReport:
     long_prompts: int = 0
     long_replies: int = 0
     nothing_learned: int = 0
+    private: bool = False  # chats, of which no copy is kept or uploaded
 
     def exclusion_counts(self) -> list[tuple[int, str]]:
         """The number of rows that are dropped or truncated, for each reason."""
@@ -125,7 +126,7 @@ class RowEncoder:
 
     def __post_init__(self) -> None:
         self.settings, self.tokenizer, self.unit = self.context.settings, self.context.tokenizer, self.table.unit
-        rows = self.settings.rows
+        rows, self.report.private = self.settings.rows, self.table.private
         self.renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
         self._splits_chats = rows.split_exchanges and self.schema.kind == "chat"
         self._learns_everything = rows.train_on == "everything" or (

@@ -16,7 +16,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
 from ..examples import RowSource
-from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
+from ..readers import ChatOptions, Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
@@ -45,9 +45,9 @@ class RowDataset:
 def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDataset:
     """The rows of a file, read now or stored before."""
     rows, text, folders, key = context.settings.rows, context.settings.text, context.folders, ""
-    # Nothing is stored for a tokenizer without a fingerprint, and for a database in use, whose last changes are in
-    # other files.
-    if context.tokenizer.fingerprint and not is_in_use(path):
+    # Nothing is stored for a tokenizer without a fingerprint, for TextGen's own chats, and for a database in use,
+    # whose last changes are in other files.
+    if context.tokenizer.fingerprint and not path.is_dir() and not is_in_use(path):
         is_plain = rows.format in prompt_formats.PLAIN_FORMATS
         key = arrow_store.cache_key(
             "rows",
@@ -67,8 +67,8 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
         report = RowReport(**metadata["report"])
         return RowDataset(source, report, metadata["what"], tuple(metadata["notes"]), findings)
     dataset = load_row_dataset(context, path, name)
-    # Rows with problems don't train, and their file is about to be changed.
-    if not texts(dataset.findings, "problem"):
+    # Rows with problems don't train, and their file is about to be changed. Of private chats no copy is kept.
+    if not dataset.report.private and not texts(dataset.findings, "problem"):
         source = dataset.source
         metadata = {
             "source": {"name": source.name, "unit": source.unit, "has_conversations": source.has_conversations},
@@ -85,7 +85,8 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
     settings = context.settings.rows
     requested = naming.parse_columns(settings.columns)
-    table, findings = _rename_columns(row_files.read_table(path, name, requested), requested)
+    chats = ChatOptions(settings.chat_side, settings.chat_user.strip(), settings.chat_context, settings.chat_names)
+    table, findings = _rename_columns(row_files.read_table(path, name, requested, chats), requested)
     rows = _first_rows(table)
     if not rows:
         broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)

@@ -36,7 +36,8 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("train_only_after", "too_long"),
         ("source_max_len", "target_max_len"),
         ("bad_rows", "columns"),
-        ("split_exchanges",),
+        ("split_exchanges", "chat_side"),
+        ("chat_user", "chat_context", "chat_names"),
     ),
     LORA_PART: (
         ("alpha", "dropout"),

@@ -17,10 +17,11 @@ from ...core.errors import DataError, TrainingProError, first_line
 from ...core.files import PART_SUFFIX, atomic_write
 from ...core.host import Folders
 from ...data import dataset_index
-from ...data.readers import unsupported
+from ...data.dataset_index import CHATS
+from ...data.readers import count_replies, row_files, unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
-from ...train_utils import size
+from ...train_utils import format_count, size
 from ..base import PageContext, form, markup
 
 # Data up to this size are previewed at once; larger data only when Check is pressed.
@@ -47,7 +48,7 @@ class DataPreview:
 def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview:
     """Preview the chosen data, and list unsupported files in the datasets folder."""
     chosen = values.get("data") or []
-    # By their names only, if the data are large or the form is incomplete.
+    # By their names only, if they don't exist.
     kinds: set[form.DataKind] = {
         "rows" if dataset_name(name).lower().endswith(dataset_index.ROW_SUFFIXES) else "text" for name in chosen
     }
@@ -59,6 +60,8 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
     else:
         try:
             datasets = dataset_index.find_datasets(list(chosen), context.host.folders)
+            files = (file for dataset in datasets for file in dataset_index.dataset_files(dataset.path))
+            kinds = {"rows" if row_files.is_row_file(file) else "text" for file in files}
             paths = (path for d in datasets for path in (d.path.rglob("*") if d.path.is_dir() else [d.path]))
             is_small = sum(path.stat().st_size for path in paths if path.is_file()) <= MAX_PREVIEW_BYTES
             # A worker would take memory from a run in a process of its own.
@@ -93,9 +96,15 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
 
 
 def dataset_choices(context: PageContext) -> list[tuple[str, str]]:
-    """Labels and names of all datasets; those of the project are marked as examples."""
-    datasets = context.read_disk(dataset_index.list_datasets, ())
-    return [(f"{d.name} (an example)" if d.example else d.name, d.name) for d in datasets]
+    """Labels and names of all datasets; those of the project are marked as examples, and chats are counted."""
+    choices = list[tuple[str, str]]()
+    for data in context.read_disk(dataset_index.list_datasets, ()):
+        label = f"{data.name} (an example)" if data.example else data.name
+        if data.name.startswith(CHATS):
+            chats, replies = count_replies(data.path)
+            label += f" ({format_count(chats, 'chat')}, {format_count(replies, 'reply', 'replies')})"
+        choices.append((label, data.name))
+    return choices
 
 
 def dataset_name(entry: str) -> str:

@@ -138,7 +138,10 @@ def plan_upload(
     files = [UploadFile(CONFIG, json.dumps(config, indent=2, ensure_ascii=False).encode())]
     files += [UploadFile(file, folder / file) for file in ADAPTER_WEIGHTS if (folder / file).is_file()]
     files.append(UploadFile(CARD, _model_card(folder, repository, config).encode()))
-    for extra in also:
+    logs = [run_files.read_log(place) for place in (folder, run_files.run_folder_of(folder))]
+    is_private = any(log.get("data", {}).get("private") for log in logs)
+    left_out = tuple(extra for extra in also if is_private and extra in run_files.RECORDS)
+    for extra in (extra for extra in also if extra not in left_out):
         path = safe_paths.child(folder, extra, "File")
         if not path.is_file() or extra in (CONFIG, *ADAPTER_WEIGHTS, CARD):
             raise SavingError(
@@ -146,7 +149,7 @@ def plan_upload(
                 "Remove it from the list."
             )
         files.append(UploadFile(extra, path))
-    return HubUpload(name, repository, public, tuple(files))
+    return HubUpload(name, repository, public, tuple(files), left_out)
 
 
 def _model_card(folder: Path, repository: str, config: Mapping[str, Any]) -> str:

@@ -93,6 +93,7 @@ class RunLog(TypedDict, total=False):
     recall: list[RecallMeasured]
     live_changes: list[LiveChange]
     speeds: dict[str, float]
+    data: Mapping[str, Any]  # the report of Check
 
 
 class _GraphPlace(TypedDict):

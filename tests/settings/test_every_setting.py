@@ -51,6 +51,13 @@ BASE = {
     "learning_rate": 1e-2, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False,
     "keep_awake": False,
 }  # fmt: skip
+WHATSAPP = "WhatsApp Chat with Maren.txt"
+WHATSAPP_LINES = [
+    f"12/03/2024, 18:{n} - {who}: {words} {n}"
+    for n in range(10, 40, 2)
+    for who, words in (("Jo Berg", "Where are you, Maren?"), ("Maren", "On the ferry, Jo, on lake"))
+]
+ON_WHATSAPP = {"data": [WHATSAPP], "too_long": "cut_end"}
 ON_ROWS, ON_CHATS = {"data": ["rows.jsonl"]}, {"data": ["chats.jsonl"]}
 DEMENTOR = {"chunking": "dementor"}
 HYBRID = {"batching": "length_then_order", "switch_after": "steps"}
@@ -70,7 +77,9 @@ CASES = {
     "system": ("Be brief.", ON_ROWS), "train_on": ("everything", ON_ROWS), "train_only_after": ("rowed", ON_ROWS),
     "too_long": ("cut_end", {**ON_ROWS, "cutoff": 24}), "source_max_len": (3, ON_ROWS),
     "target_max_len": (3, ON_ROWS), "bad_rows": ("skip", {"data": ["bad.jsonl"]}),
-    "split_exchanges": (True, ON_CHATS), "eval_data": (["rows.jsonl"], {}), "eval_share": (0.3, {}),
+    "split_exchanges": (True, ON_CHATS), "chat_side": ("user", ON_WHATSAPP), "chat_user": ("Maren", ON_WHATSAPP),
+    "chat_names": (True, ON_WHATSAPP), "chat_context": (False, {**ON_WHATSAPP, "data": ["chats:Maren"]}),
+    "eval_data": (["rows.jsonl"], {}), "eval_share": (0.3, {}),
     "eval_every": (1, SPLIT), "recall_passages": (2, {"recall_passages": 1}),
     "batch_size": (2, {}), "accumulation": (2, {}), "epochs": (3, {}), "max_steps": (1, {}),
     "batching": ("sequential", {}), "switch_after": ("loss", {**HYBRID, "switch_loss_high": 100}),
@@ -117,6 +126,10 @@ def shared(tmp_path_factory, tiny):
         place.write(f"{name}.jsonl", "\n".join(rows))
     for name, text in TEXTS.items():
         place.write(f"{name}.txt", text)
+    place.write(WHATSAPP, "\n".join(WHATSAPP_LINES))
+    place.write("../../characters/Maren.yaml", "name: Maren\ncontext: Maren rows a ferry.")
+    log = {"internal": [[f"Day {n}?", f"On day {n} I rowed far."] for n in range(12)], "visible": []}
+    place.write("../../logs/chat/Maren/1.json", json.dumps(log))
     place.shared_host, place.first = place.host(), tmp_path_factory.mktemp("first") / "a"
     place.trace = cache(lambda settings: run_once(place, json.loads(settings)))
     place.train(place.shared_host, **BASE)
@@ -186,7 +199,8 @@ def test_a_setting_does_something_or_check_says_that_it_does_not(shared, trace, 
 
 
 WITHOUT = {
-    "format": {}, "chunking": ON_ROWS, "train_on": {**ON_ROWS, "train_only_after": "rowed"}, "overlap": DEMENTOR,
+    "format": {}, "chunking": ON_ROWS, "chat_side": ON_ROWS,
+    "train_on": {**ON_ROWS, "train_only_after": "rowed"}, "overlap": DEMENTOR,
     "dementor_repeats": {}, "eval_every": {}, "epochs": {"max_steps": 2}, "switch_after": {},
     "second_switch_at": HYBRID, "switch_at": {**BY_LOSS, "switch_pairs": True}, "switch_loss_low": PAIRS,
     "warmup_steps": {"schedule": "one_cycle"}, "adam_beta1": {"optimizer": "sgd"},

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data import load
-from training_pro.data.readers import Row, Table, reader_process, row_files
+from training_pro.data.readers import ChatOptions, Row, Table, reader_process, row_files
 from training_pro.settings import columns
 
 CUT = "\n@\n"
@@ -35,9 +36,9 @@ def make_database(path: Path, script: str) -> Path:
     return path
 
 
-def read_table(path: Path, names: str = "") -> tuple[Table, list[Row]]:
-    """The table of a file and its rows; `names` is the setting 'Column names'."""
-    table = row_files.read_table(path, path.name, columns.parse_columns(names))
+def read_table(path: Path, names: str = "", **chats: Any) -> tuple[Table, list[Row]]:
+    """The table of a file and its rows; `names` is the setting 'Column names', `chats` are those of chats."""
+    table = row_files.read_table(path, path.name, columns.parse_columns(names), ChatOptions(**chats))
     return table, list(table.rows())
 
 

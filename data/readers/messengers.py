@@ -1,0 +1,177 @@
+"""Chats in exports of WhatsApp and DiscordChatExporter, as conversations between me and the others.
+
+    WhatsApp    [12.03.24, 18:22:11] Maren: text    or    12/03/2024, 6:22 PM - Maren: text
+    Discord     guild, channel: {name}, messages: [{type, timestamp, content, author: {name, nickname, isBot}}]
+
+Neither says which of the people is me.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...core.errors import DataError
+from ...train_utils import format_count
+from . import text_files
+from .chat_exports import SYSTEM_MESSAGES, ConversationError, expect
+from .chat_logs import ChatMessage, ChatOptions, Conversation, make_conversation, to_table
+from .json_rows import Row, Table
+
+HEAD_BYTES = 4096
+# After a night or a day at work, people rarely go on with what they were saying.
+PAUSE_SECONDS = 6 * 3600
+DIRECTION_MARKS = "\u200e\u200f\u202a\u202b\u202c\ufeff"
+# A short word may stand between date and time: "12/03/2024 à 18:22". U+202F is a narrow space.
+WHATSAPP_LINE = re.compile(
+    rf"[{DIRECTION_MARKS}]*\[?(\d{{1,4}})[./-](\d{{1,2}})[./-](\d{{1,4}}),?\s(?:[^\W\d]{{1,3}}\s)?"
+    r"(\d{1,2})[:.](\d{2})(?:[:.]\d{2})?(?:\s?([ap])\.?\s?m\.?)?(?:\]|\s-)\s(?:([^\n]{1,100}?):\s)?(.*)",
+    re.IGNORECASE,
+)
+YEAR_FIRST, MONTH_FIRST, DAY_FIRST = (0, 1, 2), (2, 0, 1), (2, 1, 0)  # places of year, month and day
+# What stands in place of an attachment or a deleted message. On iOS, WhatsApp's own words begin with U+200E.
+FILE_KINDS = "jpe?g|png|webp|gif|mp4|3gp|opus|m4a|mp3|aac|pdf|docx?|xlsx?|pptx?|vcf|zip|txt"
+OMITTED = re.compile(
+    "\u200e<[^<>\n]*>|^\u200e.*$"
+    rf"|^<\w+ [^<>\n]{{2,60}}>$|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
+    r"|^(?:null|This message was deleted\.?|You deleted this message\.?)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+DISCORD_TALK = ("Default", "Reply", "0", "19")  # older versions write numbers; the rest are notices of Discord
+
+
+class Post(NamedTuple):
+    """A message as a messenger exports it; `at` in seconds, NaN where the time can't be read."""
+
+    name: str
+    text: str
+    at: float
+    bot: bool = False
+
+
+def is_whatsapp(path: Path) -> bool:
+    """Whether a text is a chat exported from WhatsApp, by its first lines."""
+    if path.suffix.lower() != ".txt":
+        return False
+    try:
+        with path.open("rb") as file:
+            lines = file.read(HEAD_BYTES).decode("utf-8", errors="ignore").lstrip().split("\n")
+    except OSError:  # its reader says why
+        return False
+    found = [WHATSAPP_LINE.match(line) for line in lines]
+    return found[0] is not None and any(match and match[7] for match in found)
+
+
+def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
+    """The chat in a text that WhatsApp has exported."""
+    text, notes = text_files.read_text(path, name)
+    entries = list[tuple[re.Match[str], list[str]]]()  # the first line of each message, and all of its text
+    for line in text.split("\n"):
+        if found := WHATSAPP_LINE.match(line):
+            entries.append((found, [found[8]]))
+        elif entries:
+            entries[-1][1].append(line)
+    # Only numbers above 12 tell which of day and month comes first.
+    order = DAY_FIRST
+    if any(int(found[1]) > 31 for found, _ in entries):
+        order = YEAR_FIRST
+    elif any(int(found[2]) > 12 for found, _ in entries):
+        order = MONTH_FIRST
+    posts, left_out = list[Post](), Counter[str]()
+    for found, parts in entries:
+        if not found[7]:  # who joined, who called, and that all this is encrypted
+            left_out[SYSTEM_MESSAGES] += 1
+            continue
+        text, omitted = OMITTED.subn("", "\n".join(parts))
+        left_out["attachments and deleted messages"] += omitted
+        text = text.translate(dict.fromkeys(map(ord, DIRECTION_MARKS))).strip()
+        *date, hour, minute = map(int, found.groups()[:5])
+        if found[6]:  # 12 PM is noon
+            hour = hour % 12 + 12 * (found[6].lower() == "p")
+        year, month, day = (date[place] for place in order)
+        try:
+            at = (datetime(year % 100 + 2000, month, day, hour, minute) - datetime(2000, 1, 1)).total_seconds()
+        except ValueError:  # there is no such day
+            at = math.nan
+        if text:
+            posts.append(Post(found[7].strip(f"{DIRECTION_MARKS}~ \u202f"), text, at))
+
+    def read(_: Row, counted: Counter[str]) -> Iterator[Conversation]:
+        counted.update(left_out)
+        yield from _conversations(posts, name, f"{path.parent.name} {path.stem}", options, counted)
+
+    file = Table(name, "file", lambda: iter([Row(1, {})]), notes)
+    return to_table(file, "a chat from WhatsApp", read, options)
+
+
+def unpack_discord(table: Table, path: Path, options: ChatOptions) -> Table:
+    """Channels and direct messages that DiscordChatExporter has exported."""
+
+    def read(row: Row, left_out: Counter[str]) -> Iterator[Conversation]:
+        posts, channel = list(_read_discord(row.columns, left_out)), row.columns.get("channel")
+        title = f"{path.stem} {channel.get('name')}" if isinstance(channel, dict) else path.stem
+        yield from _conversations(posts, table.name, title, options, left_out)
+
+    return to_table(table, "a chat from Discord", read, options)
+
+
+def _read_discord(export: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Post]:
+    for number, message in enumerate(expect(list, export.get("messages"), "'messages'"), start=1):
+        author = expect(dict, expect(dict, message, f"message {number}").get("author"), f"author {number}")
+        name, text = author.get("nickname") or author.get("name"), message.get("content")
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ConversationError(f"message {number} has no author or no text.")
+        if str(message.get("type", "Default")) not in DISCORD_TALK:
+            left_out[SYSTEM_MESSAGES] += 1
+            continue
+        attachments = message.get("attachments")
+        left_out["attachments"] += len(attachments) if isinstance(attachments, list) else 0
+        try:
+            at = datetime.fromisoformat(str(message.get("timestamp"))).timestamp()
+        except (ValueError, OverflowError, OSError):
+            at = math.nan
+        if text.strip():
+            yield Post(name.strip(), text.strip(), at, author.get("isBot") is True)
+
+
+def _conversations(
+    posts: Sequence[Post], name: str, title: str, options: ChatOptions, left_out: Counter[str]
+) -> Iterator[Conversation]:
+    """The conversations of a chat, which are divided by long pauses."""
+    people = Counter(post.name for post in posts if not post.bot)
+    mine = {person for person in people if person.casefold() == options.my_name.casefold()}
+    if len(people) > 1:  # among people, a bot plays music or rolls dice
+        left_out["messages of bots"] += len(posts) - people.total()
+        posts = [post for post in posts if not post.bot]
+        # A chat of two is named after the other one: "WhatsApp Chat with Maren.txt".
+        if not options.my_name and len(people) == 2:
+            mine = {person for person in people if person.casefold() not in title.casefold()}
+    elif not options.my_name and people.total() < len(posts):  # I talk with a bot
+        mine = set(people)
+    if len(mine) != 1:
+        problem = f"has no messages of {options.my_name!r}" if options.my_name else "does not say who you are"
+        listed = ", ".join(f"{who} ({format_count(count, 'message')})" for who, count in people.most_common(10))
+        enter = "Enter your name under 'My name in chats'. The file has messages of"
+        raise DataError(f"{name} {problem}. {enter}: {listed or 'nobody'}.")
+
+    # Also my own name, which the others may write; and parts of names, unless they are usual words.
+    persons = {person: f"Person {n}" for n, person in enumerate(dict.fromkeys(post.name for post in posts), 1)}
+    parts = {part: persons[person] for person in persons for part in person.split()}
+    words = {part: person for part, person in parts.items() if len(part) > 1 and not part.islower()} | persons
+    longest_first = map(re.escape, sorted(words, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
+    said, earlier = list[ChatMessage](), math.nan
+    for who, text, at, _ in posts:
+        if at - earlier > PAUSE_SECONDS:
+            yield make_conversation(said, options)
+            said = []
+        earlier, shown = at, who
+        if options.replace_names:
+            shown, text = persons[who], pattern.sub(lambda found: words[found[0]], text)
+        said.append(ChatMessage(shown, who in mine, text))
+    yield make_conversation(said, options)
