@@ -62,6 +62,12 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
+    if context.settings.preferences.compares:
+        name = context.settings.preferences.objective.upper()
+        raise DataError(
+            f"{dataset.name} has raw text, and {name} learns from rows with preferences. Choose another dataset, "
+            "or set Objective to Next token."
+        )
     settings = context.settings.text
     texts = read_texts(dataset.path, unescape_hard_cut(settings.hard_cut), settings=settings, context=context)
     return LoadedDataset(dataset, tuple(texts), tuple(rows))
@@ -152,7 +158,7 @@ class ResolvedSettings:
 
 def longest_row(datasets: Sequence[LoadedDataset]) -> int:
     """The tokens of the longest row, before truncation; 0 where there are no rows."""
-    lengths = [rows.source.lengths.max(initial=0) for dataset in datasets for rows in dataset.rows]
+    lengths = [rows.source.longest_sides.max(initial=0) for dataset in datasets for rows in dataset.rows]
     return int(max(lengths, default=0))
 
 

@@ -38,6 +38,10 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("bad_rows", "columns"),
         ("split_exchanges",),
     ),
+    "Preferences": (
+        ("objective", "preferences"),
+        ("beta", "preference_smoothing", "chosen_weight"),
+    ),
     LORA_PART: (
         ("alpha", "dropout"),
         ("targets", "rslora"),
