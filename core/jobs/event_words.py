@@ -52,6 +52,11 @@ def event_text(event: Event) -> str:
         case events.EvaluationDone():
             gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
             parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
+            if event.pairs:
+                return (
+                    f"Validation, step {event.step}: loss {event.loss:.4f}, {event.accuracy:.1%} of "
+                    f"{format_count(event.pairs, 'preference')} followed{parts}"
+                )
             return (
                 f"Validation, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
                 f"{event.accuracy:.1%} of tokens correct{parts}{gain}"

@@ -251,6 +251,11 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return map(self.__getitem__, range(len(self)))
 
+    @property
+    def are_compared(self) -> bool:
+        """Whether preferences between replies are learned, instead of the replies themselves."""
+        return any(isinstance(source, RowSource) and source.contrast is not None for source in self.sources)
+
     def texts(self) -> list[Text]:
         """Return the texts that blocks were made of."""
         return [source.sliced.text for source in self.sources if isinstance(source, TextSource)]

@@ -92,9 +92,9 @@ def preference_notes(columns: PreferenceColumns | None, source: RowSource) -> It
     if source.desirable is not None:
         good = int(source.desirable.sum())
         yield (
-            f"{format_count(good, 'reply is', 'replies are')} desirable and {len(source) - good:,} undesirable, by "
-            f"{listed}. The tokens of an example are those of its reply and of another row's reply, each with the "
-            "prompt: by the other one, KTO measures how far the model has moved."
+            f"{format_count(good, 'reply is', 'replies are')} desirable and {len(source) - good:,} undesirable, "
+            f"by {listed}. The tokens of an example are those of its reply and of another row's reply to its prompt, "
+            "by which KTO measures how far the model has moved."
         )
     elif source.contrast is not None:
         yield f"Pairs, found by {listed}. The tokens of an example are those of both replies, with their prompt."

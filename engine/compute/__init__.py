@@ -7,7 +7,15 @@ from .collator import Batch, collate
 from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers, use_packed_attention
 from .machine import MachineMonitor, apply_machine_settings, compile_layers, count_workers, measure_peak
-from .objective import ModelCapabilities, Objective, StepSums, add_neftune_noise, probe_model
+from .objective import (
+    ModelCapabilities,
+    Objective,
+    StepSums,
+    add_neftune_noise,
+    evaluation_objective,
+    probe_model,
+    training_objective,
+)
 from .packed_gguf import load_gguf, unpacked_to_generate
 
 __all__ = [
@@ -23,11 +31,13 @@ __all__ = [
     "compile_layers",
     "count_workers",
     "distributed",
+    "evaluation_objective",
     "failures",
     "load_gguf",
     "measure_peak",
     "patch_lora_layers",
     "probe_model",
+    "training_objective",
     "unpacked_to_generate",
     "use_packed_attention",
 ]

@@ -42,7 +42,6 @@ from ..checks import base_weight_findings, dora_problems, loaded_model_problems,
 from ..compute import (
     MachineMonitor,
     ModelCapabilities,
-    Objective,
     StepSums,
     apply_machine_settings,
     compile_layers,
@@ -50,6 +49,7 @@ from ..compute import (
     failures,
     patch_lora_layers,
     probe_model,
+    training_objective,
 )
 from ..inference import SampleCallback, prepare_for_host
 from ..lora import adapted_layers, adapter, add_param_count, compute_dtype, slow_dtype_advice, tied_layer_notes
@@ -170,8 +170,8 @@ def _train_segment(
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, settings)
-        objective = Objective.training(capabilities, settings.learning, model)
-        sums = StepSums(find_example_datasets(run_plan.data.examples, settings))
+        objective = training_objective(capabilities, settings, model)
+        sums = StepSums(find_example_datasets(run_plan.data.examples, settings), objective.figures)
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)
