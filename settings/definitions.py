@@ -273,7 +273,7 @@ REFERENCE_OBJECTIVES = ("dpo", "ipo", "kto")  # compare the model with itself wi
 
 @dataclass(frozen=True)
 class PreferenceSettings:
-    """What the run learns from: the tokens of the dataset, or preferences between replies."""
+    """The objective: next tokens, or preferences between replies."""
 
     objective: str = choice(
         "Objective",

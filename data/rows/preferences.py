@@ -93,7 +93,7 @@ def preference_notes(columns: PreferenceColumns | None, source: RowSource) -> It
         good = int(source.desirable.sum())
         yield (
             f"{format_count(good, 'reply is', 'replies are')} desirable and {len(source) - good:,} undesirable, "
-            f"by {listed}. The tokens of an example are those of its reply and of another row's reply to its prompt, "
+            f"by {listed}. An example has the tokens of its reply, and of another row's reply to the same prompt, "
             "by which KTO measures how far the model has moved."
         )
     elif source.contrast is not None:

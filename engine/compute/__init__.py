@@ -7,15 +7,7 @@ from .collator import Batch, collate
 from .hf_private import TrainerHooks
 from .layer_patches import patch_lora_layers, use_packed_attention
 from .machine import MachineMonitor, apply_machine_settings, compile_layers, count_workers, measure_peak
-from .objective import (
-    ModelCapabilities,
-    Objective,
-    StepSums,
-    add_neftune_noise,
-    evaluation_objective,
-    probe_model,
-    training_objective,
-)
+from .objective import ModelCapabilities, Objective, StepSums, add_neftune_noise, make_objective, probe_model
 from .packed_gguf import load_gguf, unpacked_to_generate
 
 __all__ = [
@@ -31,13 +23,12 @@ __all__ = [
     "compile_layers",
     "count_workers",
     "distributed",
-    "evaluation_objective",
     "failures",
     "load_gguf",
+    "make_objective",
     "measure_peak",
     "patch_lora_layers",
     "probe_model",
-    "training_objective",
     "unpacked_to_generate",
     "use_packed_attention",
 ]

@@ -16,7 +16,7 @@ import torch
 
 from ...core.errors import SettingsError
 from ...data.examples import Example, ExampleDatasets
-from ...settings.definitions import PreferenceSettings, TrainingSettings
+from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
 from . import loss
 from .collator import Batch, collate
@@ -151,20 +151,16 @@ class NextToken:
         return BatchLosses(rows.losses, rows.hits, owners)
 
 
-def training_objective(capabilities: ModelCapabilities, settings: TrainingSettings, model: Any) -> Objective:
-    """The objective of a run, as it is trained."""
-    if settings.preferences.compares:
-        return evaluation_objective(capabilities, settings.preferences)
-    noise = settings.learning.neftune_noise
-    return NextToken(capabilities.loss, capabilities.packed, noise, model.get_input_embeddings())
-
-
-def evaluation_objective(capabilities: ModelCapabilities, preferences: PreferenceSettings | None) -> Objective:
-    """The objective without label smoothing and noise, which are for training only; next token for None."""
-    loss_fn = replace(capabilities.loss, smoothing=0.0)
-    if preferences is not None and preferences.compares:
-        return PreferenceObjective(loss_fn, capabilities.packed, preferences)
-    return NextToken(loss_fn, capabilities.packed)
+def make_objective(
+    capabilities: ModelCapabilities, settings: TrainingSettings | None, model: Any = None
+) -> Objective:
+    """The objective of a run (without settings: next tokens), to train this model or, for None, to evaluate."""
+    loss_fn, packed = replace(capabilities.loss, smoothing=0.0), capabilities.packed
+    if settings is not None and settings.preferences.compares:
+        return PreferenceObjective(loss_fn, packed, settings.preferences)
+    if settings is None or model is None:
+        return NextToken(loss_fn, packed)
+    return NextToken(capabilities.loss, packed, settings.learning.neftune_noise, model.get_input_embeddings())
 
 
 @contextmanager

@@ -15,15 +15,8 @@ import numpy as np
 from ...core.host import Host
 from ...core.jobs import EventLog, Job, Request, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
-from ...settings.definitions import PreferenceSettings, TrainingSettings
-from ..compute import (
-    ModelCapabilities,
-    distributed,
-    evaluation_objective,
-    failures,
-    probe_model,
-    use_packed_attention,
-)
+from ...settings.definitions import TrainingSettings
+from ..compute import ModelCapabilities, distributed, failures, make_objective, probe_model, use_packed_attention
 from ..lora import adapter, evaluation_context, model_device, preserve_rng
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
@@ -83,12 +76,12 @@ class EvalLoop:
         *,
         max_examples: float = inf,
         max_tokens: float = inf,
-        preferences: PreferenceSettings | None = None,
+        settings: TrainingSettings | None = None,
     ) -> None:
-        """With the settings of `preferences`, their objective is measured; otherwise next tokens are predicted."""
+        """With the settings of a run, its objective is measured; otherwise how well next tokens are predicted."""
         self.model, self._is_stopping = model, is_stopping
         self._max_examples, self._max_tokens = max_examples, max_tokens
-        self._objective = evaluation_objective(capabilities, preferences)
+        self._objective = make_objective(capabilities, settings)
         self._packed = capabilities.packed
 
     def sums(

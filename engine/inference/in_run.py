@@ -49,11 +49,7 @@ class RunMeasurements:
         # Stop doesn't end the last measurement of recall, because the verdict needs it.
         self._eval_loop, self._last_eval_loop = (
             EvalLoop(
-                model,
-                capabilities,
-                partial(job.control.asked, end),
-                max_examples=batch_size,
-                preferences=settings.preferences,
+                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=settings
             )
             for end in (Request.STOP, Request.DISCARD)
         )

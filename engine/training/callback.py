@@ -131,6 +131,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         )
         self.step_log.graph.append(progress)
         self._log.append(progress)
+        if warning := self.step_log.warn_of_fall(preferences):
+            self._log.append(Advice(text=f"Step {step}: {warning}"))
         self._monitor.observe_step(progress)
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
         if any(distributed.any_rank(pauses)):  # if any process was asked to

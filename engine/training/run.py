@@ -47,9 +47,9 @@ from ..compute import (
     compile_layers,
     distributed,
     failures,
+    make_objective,
     patch_lora_layers,
     probe_model,
-    training_objective,
 )
 from ..inference import SampleCallback, prepare_for_host
 from ..lora import adapted_layers, adapter, add_param_count, compute_dtype, slow_dtype_advice, tied_layer_notes
@@ -170,7 +170,7 @@ def _train_segment(
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, settings)
-        objective = training_objective(capabilities, settings, model)
+        objective = make_objective(capabilities, settings, model)
         sums = StepSums(find_example_datasets(run_plan.data.examples, settings), objective.figures)
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
