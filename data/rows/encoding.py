@@ -159,9 +159,8 @@ class RowEncoder:
         self.renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
         self._splits_chats = rows.split_exchanges and self.schema.kind == "chat" and not self._compares
         # Of a preference, only the replies are learned.
-        train_on = "replies" if self._compares else rows.train_on
-        self._marker = "" if self._compares else rows.train_only_after
-        self._last_reply_only = train_on == "last_reply"
+        marker, train_on = ("", "replies") if self._compares else (rows.train_only_after, rows.train_on)
+        self._marker, self._train_on = marker, train_on
         self._learns_everything = train_on == "everything" or (train_on == "auto" and not self.schema.has_replies)
         self._limits = (rows.source_max_len, rows.target_max_len)  # tokens of prompt and reply; 0: no limit
 
@@ -261,7 +260,7 @@ class RowEncoder:
 
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
-        marker = self._marker
+        marker, train_on = self._marker, self._train_on
         if isinstance(content, Chat):
             # Only where they are used: for some templates, finding the places takes two renderings per message.
             decides = any(message.learned is not None for message in content.messages)
@@ -298,7 +297,7 @@ class RowEncoder:
         if self._learns_everything:
             return RowText(number, text, None, ignored, needs_bos_eos, limited)
         learned = [turn for turn in turns if turn.learned or (turn.reply and turn.learned is None)]
-        if self._last_reply_only:
+        if train_on == "last_reply":
             replies = [turn for turn in turns if turn.reply]
             learned = [turn for turn in learned if turn is replies[-1]] if replies else []
         if not learned:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from ...core.errors import DataError
@@ -61,13 +62,11 @@ def split_preferences(table: Table, columns: PreferenceColumns) -> Table:
                 worse = values.pop(rejected, None)
                 yield row._replace(columns=values, rejected={**values, chosen: worse})
             else:
-                (label,) = columns.names
-                value = values.pop(label, None)
-                desirable = _truth(value)
-                problem = f"has {describe_value(value)} under '{label}'. It must be true or false."
-                yield row._replace(
-                    columns=values, desirable=desirable, problem=problem if desirable is None else ""
-                )
+                value = values.pop(columns.names[0], None)
+                desirable, problem = _truth(value), ""
+                if desirable is None:
+                    problem = f"has {describe_value(value)} under '{columns.names[0]}'. It must be true or false."
+                yield row._replace(columns=values, desirable=desirable, problem=problem)
 
     return replace(table, rows=rows)
 
@@ -84,10 +83,8 @@ def refuse_without_preferences(name: str, columns: PreferenceColumns | None, obj
     )
 
 
-def preference_notes(columns: PreferenceColumns | None, source: RowSource) -> Iterator[str]:
+def preference_notes(columns: PreferenceColumns, source: RowSource) -> Iterator[str]:
     """Yield what is learned from the preferences of a table, of which these are the rows."""
-    if columns is None:
-        return
     listed = " and ".join(map(repr, columns.names))
     if source.desirable is not None:
         good = int(source.desirable.sum())
@@ -122,13 +119,11 @@ def compare(
         texts = [side for side in (chosen, rejected) if isinstance(side, FixedText) and side.reply is not None]
         prompts = {side.text[: side.reply] for side in texts}
         return (chosen, rejected) if len(texts) == 2 and len(prompts) == 1 else "different_prompts"
-    shared = 0
-    for ours, theirs in zip(chosen.messages, rejected.messages, strict=False):
-        if ours != theirs:
-            break
-        shared += 1
-    replies = {chat.messages[shared].role for chat in (chosen, rejected) if shared < len(chat.messages)}
-    if replies != {"assistant"} or shared in (len(chosen.messages), len(rejected.messages)):
+    both = zip(chosen.messages, rejected.messages, strict=False)
+    shared = sum(1 for _ in takewhile(lambda messages: messages[0] == messages[1], both))
+    if not all(
+        chat.messages[shared:] and chat.messages[shared].role == "assistant" for chat in (chosen, rejected)
+    ):
         return "different_prompts"
     return _learn_from(chosen, shared), _learn_from(rejected, shared)
 

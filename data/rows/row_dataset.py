@@ -141,7 +141,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     source = encoder.encoded()
     if objective.objective == "kto" and source.contrast is not None:
         source = label_pairs(source)
-    notes = [*table.notes, *preference_notes(preferences, source)]
+    notes = [*table.notes, *(preference_notes(preferences, source) if preferences else ())]
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
         renamed = [requested.names.get(column, "") for column in used]
