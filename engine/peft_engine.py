@@ -231,7 +231,7 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
     workload = Workload(report.tokens * epochs, read, samples)
     method, objective = settings.lora.method, settings.preferences.objective
-    yield note("", estimate_time(workload, host.card(), method, objective, folder))
+    yield note("", estimate_time(workload, host.card(), method, folder, objective))
 
 
 @contextmanager

@@ -334,8 +334,8 @@ class PreferenceSettings:
 
     @property
     def effective_chosen_weight(self) -> float:
-        weight = self.chosen_weight
-        return AUTO_CHOSEN_WEIGHT.get(self.objective, 0.0) if isinstance(weight, str) else weight
+        auto = AUTO_CHOSEN_WEIGHT.get(self.objective, 0.0)
+        return auto if isinstance(self.chosen_weight, str) else self.chosen_weight
 
 
 @dataclass(frozen=True)

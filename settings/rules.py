@@ -23,12 +23,8 @@ MAX_USUAL_SPLIT = 0.5
 
 def check_settings(settings: TrainingSettings) -> list[Finding]:
     """Return what prevents a run, and what works but probably not as intended."""
-    return [
-        *_check_data(settings),
-        *_check_preferences(settings),
-        *_check_switches(settings),
-        *_check_learning(settings),
-    ]
+    checks = (_check_data, _check_preferences, _check_switches, _check_learning)
+    return [finding for check in checks for finding in check(settings)]
 
 
 def _check_data(settings: TrainingSettings) -> Iterator[Finding]:

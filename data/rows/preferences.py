@@ -25,10 +25,7 @@ from .row_schema import Chat, FixedText, Message
 # kto_tag is LLaMA-Factory's name. A `label` that is no truth value belongs to some other task.
 LABEL_COLUMNS = ("kto_tag", "label")
 TRUTHS = {"true": True, "false": False}
-NEEDED = {
-    "pairs": "'chosen' and 'rejected', with the prompt in 'prompt', 'instruction', 'question' or 'conversations'",
-    "labels": "'prompt', 'completion' and 'label' (true or false)",
-}
+PAIR_COLUMNS = "'chosen' and 'rejected', with the prompt in 'prompt', 'instruction', 'question' or 'conversations'"
 
 
 class PreferenceColumns(NamedTuple):
@@ -75,7 +72,9 @@ def refuse_without_preferences(name: str, columns: PreferenceColumns | None, obj
     """Raise a DataError where an objective can't learn from a table with these preferences."""
     if columns and (columns.kind == "pairs" or objective == "kto"):
         return
-    needed = NEEDED["pairs"] if objective != "kto" else f"{NEEDED['labels']}, or {NEEDED['pairs']}"
+    needed = PAIR_COLUMNS
+    if objective == "kto":
+        needed = f"'prompt', 'completion' and 'label' (true or false), or {needed}"
     labels = " It labels single replies, from which only KTO learns." if columns else ""
     raise DataError(
         f"{name} has no preferences that {objective.upper()} can learn from.{labels} Its rows need the columns "
@@ -121,9 +120,8 @@ def compare(
         return (chosen, rejected) if len(texts) == 2 and len(prompts) == 1 else "different_prompts"
     both = zip(chosen.messages, rejected.messages, strict=False)
     shared = sum(1 for _ in takewhile(lambda messages: messages[0] == messages[1], both))
-    if not all(
-        chat.messages[shared:] and chat.messages[shared].role == "assistant" for chat in (chosen, rejected)
-    ):
+    rest = (*chosen.messages[shared:][:1], *rejected.messages[shared:][:1])
+    if [message.role for message in rest] != ["assistant", "assistant"]:
         return "different_prompts"
     return _learn_from(chosen, shared), _learn_from(rejected, shared)
 

@@ -8,7 +8,7 @@ have no positions, some carry a state along. So it is tested: two short texts in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -142,9 +142,11 @@ class NextToken:
         return batch.labels
 
     def __call__(self, model: Any, batch: Batch) -> BatchLosses:
-        is_noisy = self.noise and self.embeddings is not None
-        with add_neftune_noise(self.embeddings, self.noise, batch) if is_noisy else nullcontext():
+        if not self.noise or self.embeddings is None:
             rows = self.loss(model, batch.inputs, batch.labels)
+        else:
+            with add_neftune_noise(self.embeddings, self.noise, batch):
+                rows = self.loss(model, batch.inputs, batch.labels)
         owners = rows.owners_at_labels(batch.owners.to(rows.positions.device)).to(rows.losses.device)
         return BatchLosses(rows.losses, rows.hits, owners)
 

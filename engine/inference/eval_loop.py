@@ -137,12 +137,10 @@ class EvalLoop:
     def _add(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
         batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
         rows = self._objective(self.model, batch)
-        groups = [group for _, group in part]
-        if np.ndim(groups[0]):  # each token has its own
-            labels = [each.labels != IGNORE_INDEX for each, _ in part]
-            loss_groups = np.concatenate([group[of] for group, of in zip(groups, labels, strict=True)])
+        if np.ndim(part[0][1]):  # each token has its own
+            loss_groups = np.concatenate([np.asarray(group)[each.labels != IGNORE_INDEX] for each, group in part])
         else:
-            loss_groups = np.array(groups)[rows.owners.cpu().numpy()]
+            loss_groups = np.array([group for _, group in part])[rows.owners.cpu().numpy()]
         # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
         # Doubles, because a dataset has millions of tokens.
         np.add.at(totals.losses, loss_groups, rows.losses.double().cpu().numpy())

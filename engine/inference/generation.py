@@ -178,8 +178,8 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
                             self._samples.append(sampled)
                             self._job.log.append(sampled)
             if self._run_plan.settings.preferences.compares:
-                sides = zip(*((s.text, s.without) for s in self._samples if s.step == step), strict=True)
-                now, before = (sum(len(text.split()) for text in side) for side in (*sides, (), ()))
+                of_step = [sample for sample in self._samples if sample.step == step]
+                now, before = (sum(len(getattr(s, side).split()) for s in of_step) for side in ("text", "without"))
                 if now > MAX_LENGTHENING * before > 0:
                     text = f"With the LoRA, the samples have {now} words instead of {before}."
                     self._job.log.append(Advice(text=f"{text} Make sure that longer replies are what you prefer."))

@@ -122,7 +122,9 @@ class Workload(NamedTuple):
     samples: int
 
 
-def estimate_time(work: Workload, card: ModelCard, method: str, objective: str, runs_folder: Path) -> str:
+def estimate_time(
+    work: Workload, card: ModelCard, method: str, runs_folder: Path, objective: str = "next_token"
+) -> str:
     """An estimate by the last run with the same model, loading, method and objective, or how to get one."""
     runs = [
         (folder, read_log(folder)) for folder in usable_entries(runs_folder) if not run_files.is_hidden(folder)
@@ -130,7 +132,7 @@ def estimate_time(work: Workload, card: ModelCard, method: str, objective: str, 
     for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
         if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
             continue
-        if log.get("objective", objective) != objective:  # a pass without the LoRA takes time, too
+        if log.get("objective", "next_token") != objective:  # some need a second pass, without the LoRA
             continue
         # Graphs of other programs may have neither tokens nor seconds.
         steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds][WARMUP_STEPS:]

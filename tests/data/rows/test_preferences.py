@@ -149,7 +149,7 @@ def test_what_an_objective_can_not_learn_from_is_a_sentence(tmp_path, rows, obje
 
 
 def test_raw_text_has_no_preferences(tmp_path):
-    with pytest.raises(DataError, match=r"story\.txt has raw text, and ORPO learns from rows with preferences"):
+    with pytest.raises(DataError, match=r"story\.txt has no preferences that ORPO can learn from"):
         prepare_rows(tmp_path, CHATML, {"story.txt": "A story."}, objective="orpo")
 
 
