@@ -75,7 +75,7 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
 def _check_preferences(settings: TrainingSettings) -> Iterator[Finding]:
     """What an objective that learns from preferences needs, and its usual learning rate."""
     preferences, rate = settings.preferences, settings.learning.learning_rate
-    name = preferences.objective.upper()
+    name = SETTINGS["objective"].choices[preferences.objective]
     if not preferences.compares:
         return
     if preferences.needs_reference and settings.lora.whole_model:

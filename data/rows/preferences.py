@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from ...core.errors import DataError
+from ...settings.definitions import SETTINGS
 from ...train_utils import format_count
 from ..examples import RowSource
 from ..readers import Row, Table, describe_value, json_rows
@@ -72,12 +73,12 @@ def refuse_without_preferences(name: str, columns: PreferenceColumns | None, obj
     """Raise a DataError where an objective can't learn from a table with these preferences."""
     if columns and (columns.kind == "pairs" or objective == "kto"):
         return
-    needed = PAIR_COLUMNS
+    label, needed = SETTINGS["objective"].choices[objective], PAIR_COLUMNS
     if objective == "kto":
         needed = f"'prompt', 'completion' and 'label' (true or false), or {needed}"
     labels = " It labels single replies, from which only KTO learns." if columns else ""
     raise DataError(
-        f"{name} has no preferences that {objective.upper()} can learn from.{labels} Its rows need the columns "
+        f"{name} has no preferences that {label} can learn from.{labels} Its rows need the columns "
         f"{needed}. Choose another dataset, or set Objective to {'KTO' if columns else 'Next token'}."
     )
 

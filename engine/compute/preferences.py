@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -80,20 +80,15 @@ def _logistic(margin: torch.Tensor, beta: float, smoothing: float) -> torch.Tens
     return -(1 - smoothing) * F.logsigmoid(beta * margin) - smoothing * F.logsigmoid(-beta * margin)
 
 
-class Comparison(NamedTuple):
-    """An objective: the margins of replies, and their losses for a margin, a beta and a smoothing."""
-
-    margin: Callable[[Replies], torch.Tensor]
-    loss: Callable[[torch.Tensor, float, float], torch.Tensor]
-
-
-# A row for each objective in `settings.definitions`. ORPO's loss on the chosen reply is `chosen_weight`.
-COMPARISONS: Mapping[str, Comparison] = {
-    "dpo": Comparison(_gain_difference, _logistic),
-    "ipo": Comparison(_mean_gain_difference, lambda margin, beta, _: (margin - 1 / (2 * beta)) ** 2),
-    "kto": Comparison(_gain_over_shift, lambda margin, beta, _: torch.sigmoid(-beta * margin)),
-    "orpo": Comparison(_log_odds_ratio, lambda margin, beta, _: -beta * F.logsigmoid(margin)),
-    "simpo": Comparison(_mean_difference, lambda margin, *rest: _logistic(margin - SIMPO_TARGET, *rest)),
+Loss: TypeAlias = Callable[[torch.Tensor, float, float], torch.Tensor]
+# For each objective its margin, and its loss for a margin, a beta and a smoothing. The other part of ORPO, the
+# next-token loss on the chosen reply, is `chosen_weight`.
+OBJECTIVES: Mapping[str, tuple[Callable[[Replies], torch.Tensor], Loss]] = {
+    "dpo": (_gain_difference, _logistic),
+    "ipo": (_mean_gain_difference, lambda margin, beta, _: (margin - 1 / (2 * beta)) ** 2),
+    "kto": (_gain_over_shift, lambda margin, beta, _: torch.sigmoid(-beta * margin)),
+    "orpo": (_log_odds_ratio, lambda margin, beta, _: -beta * F.logsigmoid(margin)),
+    "simpo": (_mean_difference, lambda margin, *rest: _logistic(margin - SIMPO_TARGET, *rest)),
 }
 
 
@@ -132,7 +127,7 @@ class PreferenceObjective:
         desirable = torch.tensor([example.desirable is not False for example in batch.examples]).to(sums.device)
         replies = Replies(*sums.chunk(2), *bases.chunk(2), *tokens.chunk(2), desirable)
 
-        margin, loss = COMPARISONS[self.settings.objective]
+        margin, loss = OBJECTIVES[self.settings.objective]
         margins = margin(replies)
         losses = loss(margins, self.settings.effective_beta, self.settings.preference_smoothing)
         if weight := self.settings.effective_chosen_weight:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,10 +125,10 @@ def test_pairs_that_are_none_and_pairs_that_are_too_long_are_counted(tmp_path):
     data = prepared(tmp_path, *rows, cutoff=64, too_long="drop_any")
     counts = dict(map(reversed, data.report.sources[0].rows.exclusion_counts()))
     assert (len(data.examples), counts["whose two replies are equal"], counts["too long (dropped)"]) == (1, 1, 1)
-    cut = prepared(tmp_path, *rows, cutoff=64, too_long="cut_end").examples
+    cut = prepared(tmp_path / "cut", *rows, cutoff=64, too_long="cut_end").examples
     assert [len(example.contrast.ids) for example in cut] == [len(cut[0].contrast.ids), 64]
     chats = [PAIRS["whole chats"], {"chosen": [user("q"), reply("a")], "rejected": [user("r"), reply("b")]}]
-    counts = dict(map(reversed, prepared(tmp_path, *chats).report.sources[0].rows.exclusion_counts()))
+    counts = dict(map(reversed, prepared(tmp_path / "b", *chats).report.sources[0].rows.exclusion_counts()))
     assert counts["whose two replies have different prompts"] == 1
 
 
@@ -154,8 +156,11 @@ def test_raw_text_has_no_preferences(tmp_path):
 
 
 def test_stored_pairs_are_those_that_were_read(tmp_path):
-    rows, values = [{**PAIRS["objects"], "id": n} for n in range(4)], {"eval_share": 0.5, "seed": 3}
-    first, again = (prepared(tmp_path, *rows, **values) for _ in range(2))
+    rows, values = [{**PAIRS["question"], "question": str(n)} for n in range(4)], {"eval_share": 0.5, "seed": 3}
+    first = prepared(tmp_path, *rows, **values)
+    (tmp_path / "examples").rmdir()
+    shutil.rmtree(tmp_path / "user" / "training" / "datasets")
+    again = prepared(tmp_path, *rows, **values)
     assert first.examples.digest() == again.examples.digest() != first.validation.digest()
     assert (len(again.examples), len(again.validation)) == (2, 2)
 
