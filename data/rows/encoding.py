@@ -185,12 +185,13 @@ class RowEncoder:
             follows += [row.follows for row in batch]
             desirable += [row.desirable for row in batch if row.desirable is not None]
             self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
-        places = np.array(numbers, np.int64), np.array(follows, bool), self.unit, self.tokenizer.decode
-        source = RowSource(self.table.name, *rows.arrays(), *places)
+        places = np.array(numbers, np.int64), np.array(follows, bool)
+        source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode)
         if desirable:
             source = replace(source, desirable=np.array(desirable, bool))
         if rejected_rows.ids:
-            source = replace(source, contrast=RowSource(self.table.name, *rejected_rows.arrays(), *places))
+            ids, flags, first_ids = rejected_rows.arrays()
+            source = replace(source, contrast=replace(source, all_ids=ids, all_trained=flags, first=first_ids))
         if self.conversations is None:
             return source
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))

@@ -49,7 +49,7 @@ def _gain_difference(replies: Replies) -> torch.Tensor:
 
 
 def _mean_gain_difference(replies: Replies) -> torch.Tensor:
-    """By token, as in TRL: the IPO paper has sums, which make long replies count more."""
+    """By token, as in TRL and, by its authors' word there, in the results of the IPO paper."""
     gain, other_gain = replies.own - replies.base, replies.other - replies.other_base
     return gain / replies.tokens - other_gain / replies.other_tokens
 
@@ -125,19 +125,21 @@ class PreferenceObjective:
         bases = torch.zeros_like(sums) if base is None else base
         tokens = torch.tensor(counts, dtype=sums.dtype, device=sums.device)
         desirable = torch.tensor([example.desirable is not False for example in batch.examples]).to(sums.device)
-        replies = Replies(*sums.chunk(2), *bases.chunk(2), *tokens.chunk(2), desirable)
+        halves = [values.chunk(2) for values in (sums, bases, tokens)]
+        (own, other), (own_base, other_base), (count, other_count) = halves
+        replies = Replies(own, other, own_base, other_base, count, other_count, desirable)
 
         margin, loss = OBJECTIVES[self.settings.objective]
         margins = margin(replies)
         losses = loss(margins, self.settings.effective_beta, self.settings.preference_smoothing)
         if weight := self.settings.effective_chosen_weight:
-            losses = losses - weight * torch.where(desirable, replies.own / replies.tokens, 0)
+            losses = losses - weight * torch.where(desirable, own / count, 0)
         with torch.no_grad():
             preferred = torch.where(margins == 0, 0.5, (margins > 0).float())
-            own, rejected = replies.own / replies.tokens, replies.other / replies.other_tokens
+            mean, rejected = own / count, other / other_count
             if batch.examples[0].desirable is not None:  # the other replies are neither chosen nor rejected
-                rejected = own.masked_fill(desirable, math.nan)
-            chosen = own.masked_fill(~desirable, math.nan)
-            distance = torch.full_like(own, math.nan) if base is None else chosen - replies.base / replies.tokens
+                rejected = mean.masked_fill(desirable, math.nan)
+            chosen = mean.masked_fill(~desirable, math.nan)
+            distance = torch.full_like(mean, math.nan) if base is None else chosen - own_base / count
         figures = dict(zip(self.figures, (margins.detach(), preferred, chosen, rejected, distance), strict=True))
         return BatchLosses(losses, preferred, torch.arange(len(losses), device=losses.device), figures)

@@ -89,7 +89,7 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(shared, objective, empty_
 def test_smaller_batches_train_the_same_lora(shared, name, changes, empty_pictures):
     """The loss of a step is the mean over its pairs, however they are distributed over batches."""
     settings = {"objective": "dpo", "chosen_weight": 0.1, "max_steps": 3}
-    shared.run("four", **settings)
+    shared.run("four", **settings, if_exists="replace")
     job, host = Job("training", "a test"), shared.host()
     if name == "split":
         model = host.loaded_model().model.model
@@ -120,11 +120,12 @@ def test_full_fine_tuning_has_no_reference_and_orpo_needs_none(shared, empty_pic
 
 
 def test_check_says_what_an_objective_needs(shared):
-    values = {**RUN, "objective": "dpo", "too_long": "split", "train_on": "everything", "neftune_noise": 5}
-    hybrid = {"batching": "length_then_order", "switch_pairs": True, "label_smoothing": 0.1}
-    report = PeftEngine().check_start(shared.settings(**values, **hybrid), shared.host())
-    problems = {finding.key for finding in report.findings if finding.level == "problem"}
-    assert problems == {"too_long", "switch_pairs"}
+    values = {**RUN, "objective": "dpo", "train_on": "everything", "neftune_noise": 5, "label_smoothing": 0.1}
+    hybrid = {"batching": "length_then_order", "switch_pairs": True, "too_long": "split"}
+    with pytest.raises(SettingsError, match=r"a row can't be split.*\n.*an example is already a pair of replies"):
+        shared.settings(**values, **hybrid)
+    report = PeftEngine().check_start(shared.settings(**values), shared.host())
+    assert report.problems == ()
     assert any("Learning Rate 0.001 is high for DPO" in text and "2e-05" in text for text in report.advice)
     unused = " ".join(note for note in report.notes if "no effect" in note)
     labels = ("Train on", "NEFTune noise", "Label smoothing")
