@@ -87,7 +87,11 @@ class TextSource:
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
-    """The rows of one file, with their ids in one array."""
+    """The rows of one file, with their ids in one array.
+
+    Where preferences are learned, each row is compared with the row of the same number in `contrast`: with the
+    rejected reply to its prompt, or, if the rows say whether their own reply is `desirable`, with another reply.
+    """
 
     name: str
     all_ids: Ids
@@ -98,19 +102,40 @@ class RowSource:
     unit: str  # what a position counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
     has_conversations: bool = False  # whether `follows` is true only within conversations that the rows name
+    contrast: RowSource | None = None
+    desirable: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def lengths(self) -> Ints:
+    def sides(self) -> tuple[RowSource, ...]:
+        """The rows, and those that they are compared with."""
+        return (self,) if self.contrast is None else (self, self.contrast)
+
+    @property
+    def own_lengths(self) -> Ints:
         return self.first[1:] - self.first[:-1]
 
-    @cached_property
+    @property
+    def lengths(self) -> Ints:
+        """The number of ids of each example: of a pair, those of both sides."""
+        return sum((side.own_lengths for side in self.sides[1:]), self.own_lengths)
+
+    @property
+    def longest_sides(self) -> Ints:
+        """The number of ids that has to fit into the model at once."""
+        return np.maximum.reduce([side.own_lengths for side in self.sides])
+
+    @property
     def learned(self) -> Ints:
+        return sum((side.own_learned for side in self.sides[1:]), self.own_learned)
+
+    @cached_property
+    def own_learned(self) -> Ints:
         totals: Ints = np.zeros(len(self), np.int64)
         # Of rows with ids: to an empty one, reduceat would give the number of the next row.
-        filled = np.flatnonzero(self.lengths)
+        filled = np.flatnonzero(self.own_lengths)
         if len(filled):
             first = self.first[filled]
             # The first id of a row is never learned: nothing comes before it to predict it from.
@@ -142,7 +167,9 @@ class RowSource:
 
     def example(self, number: int) -> Example:
         bounds = slice(self.first[number], self.first[number + 1])
-        return Example(self.all_ids[bounds], self.all_trained[bounds], self, number)
+        contrast = None if self.contrast is None else self.contrast.example(number)
+        desirable = None if self.desirable is None else bool(self.desirable[number])
+        return Example(self.all_ids[bounds], self.all_trained[bounds], self, number, contrast, desirable)
 
     def text(self, number: int) -> str:
         return self.decode(self.example(number).ids.tolist())
@@ -157,12 +184,22 @@ Source: TypeAlias = TextSource | RowSource
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """The ids of one example, its loss mask, and the source that it is from."""
+    """The ids of one example, its loss mask, the source that it is from, and the example of its contrast."""
 
     ids: Ids
     loss_mask: Flags | None  # None where all ids are learned
     source: Source
     number: int
+    contrast: Example | None = None
+    desirable: bool | None = None
+
+    @property
+    def sides(self) -> tuple[Example, ...]:
+        return (self,) if self.contrast is None else (self, self.contrast)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(side.ids) for side in self.sides)
 
     @property
     def labels(self) -> Ids:
@@ -214,6 +251,11 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return map(self.__getitem__, range(len(self)))
 
+    @property
+    def are_compared(self) -> bool:
+        """Whether preferences between replies are learned, instead of the replies themselves."""
+        return any(isinstance(source, RowSource) and source.contrast is not None for source in self.sources)
+
     def texts(self) -> list[Text]:
         """Return the texts that blocks were made of."""
         return [source.sliced.text for source in self.sources if isinstance(source, TextSource)]
@@ -247,10 +289,12 @@ class Examples:
     def digest(self) -> str:
         """Hash all ids in their order and the loss masks: equal for the same data, cut the same way."""
         digest = hashlib.sha256()
-        for example in self:
-            digest.update(example.ids.tobytes() + b"|")
-            if example.loss_mask is not None:
-                digest.update(example.loss_mask.tobytes() + b"|")
+        for side in (side for example in self for side in example.sides):
+            digest.update(side.ids.tobytes() + b"|")
+            if side.loss_mask is not None:
+                digest.update(side.loss_mask.tobytes() + b"|")
+            if side.desirable is not None:
+                digest.update(b"+" if side.desirable else b"-")
         return digest.hexdigest()
 
     def _concatenate(self, column: str) -> list[int]:
@@ -306,49 +350,96 @@ class TruncatedRows(NamedTuple):
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
     """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting.
 
-    A piece from inside a row that begins with BOS gets one, too.
+    A piece from inside a row that begins with BOS gets one, too. Labeled replies get what they are compared with.
     """
-    is_long: Flags = source.lengths > cutoff
+    is_long: Flags = source.longest_sides > cutoff
     shortened = source
-    if is_long.any() and too_long in ("drop", "drop_any"):
+    # Of a pair, each half would be a pair without one of its replies, so it is never split.
+    if is_long.any() and (too_long in ("drop", "drop_any") or (source.contrast and too_long == "split")):
         shortened = select_rows(source, np.flatnonzero(~is_long))
     elif is_long.any():
-        bos_id: Ids = np.array([bos or 0], np.int32)
-        not_learned: Flags = np.zeros(1, bool)
-        ids, flags = list[Ids](), list[Flags]()
-        lengths, rows = [0], list[int]()
-        for row, (first, last) in enumerate(pairwise(source.first.tolist())):
-            has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
-            room = cutoff - has_bos
-            pieces = [(first, last)]
-            if last - first > cutoff and too_long == "cut_end":
-                pieces = [(first, first + cutoff)]
-            elif last - first > cutoff and too_long == "cut_start":
-                pieces = [(last - room, last)]
-            elif last - first > cutoff:
-                starts = range(first + cutoff, last, room)
-                pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
-            for start, end in pieces:
-                if has_bos and start > first:
-                    ids.append(bos_id)
-                    flags.append(not_learned)
-                ids.append(source.all_ids[start:end])
-                flags.append(source.all_trained[start:end])
-                lengths.append(end - start + (has_bos and start > first))
-                rows.append(row)
-        shortened = replace(
-            source,
-            all_ids=np.concatenate(ids),
-            all_trained=np.concatenate(flags),
-            first=np.cumsum(lengths, dtype=np.int64),
-            rows=source.rows[rows],
-            # A second piece continues the first one; what its row continues, only its first piece does.
-            follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
-        )
+        shortened = _cut_rows(source, cutoff, too_long, bos)
     # After the cut, because a reply may lie behind it.
-    learned = shortened.learned > 0
+    learned = np.minimum.reduce([side.own_learned for side in shortened.sides]) > 0
     kept = shortened if learned.all() else select_rows(shortened, np.flatnonzero(learned))
+    if kept.desirable is not None and len(kept):
+        kept = replace(kept, contrast=_with_other_replies(kept, cutoff))
     return TruncatedRows(kept, int(is_long.sum()), len(shortened) - len(kept))
+
+
+def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> RowSource:
+    bos_id: Ids = np.array([bos or 0], np.int32)
+    not_learned: Flags = np.zeros(1, bool)
+    ids, flags = list[Ids](), list[Flags]()
+    lengths, rows = [0], list[int]()
+    for row, (first, last) in enumerate(pairwise(source.first.tolist())):
+        has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
+        room = cutoff - has_bos
+        pieces = [(first, last)]
+        if last - first > cutoff and too_long == "cut_end":
+            pieces = [(first, first + cutoff)]
+        elif last - first > cutoff and too_long == "cut_start":
+            pieces = [(last - room, last)]
+        elif last - first > cutoff:
+            starts = range(first + cutoff, last, room)
+            pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
+        for start, end in pieces:
+            if has_bos and start > first:
+                ids.append(bos_id)
+                flags.append(not_learned)
+            ids.append(source.all_ids[start:end])
+            flags.append(source.all_trained[start:end])
+            lengths.append(end - start + (has_bos and start > first))
+            rows.append(row)
+    return replace(
+        source,
+        all_ids=np.concatenate(ids),
+        all_trained=np.concatenate(flags),
+        first=np.cumsum(lengths, dtype=np.int64),
+        rows=source.rows[rows],
+        # A second piece continues the first one; what its row continues, only its first piece does.
+        follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
+        contrast=source.contrast and _cut_rows(source.contrast, cutoff, too_long, bos),
+        desirable=None if source.desirable is None else source.desirable[rows],
+    )
+
+
+def _with_other_replies(source: RowSource, cutoff: int) -> RowSource:
+    """The prompt of each row with the reply of the row before it, cut at the cutoff."""
+    # KTO (Ethayarajh et al., 2024) measures on them how far the model has moved from the base. The last row comes
+    # before the first one, as in TRL.
+    bounds = list(pairwise(source.first.tolist()))
+    replies = [start + int(source.all_trained[start:end].argmax()) for start, end in bounds]
+    ids, flags = list[Ids](), list[Flags]()
+    for number, (start, _) in enumerate(bounds):
+        prompt, reply = slice(start, replies[number]), slice(replies[number - 1], bounds[number - 1][1])
+        ids.append(np.concatenate([source.all_ids[prompt], source.all_ids[reply]])[:cutoff])
+        flags.append(np.concatenate([source.all_trained[prompt], source.all_trained[reply]])[:cutoff])
+    lengths = [0, *map(len, ids)]
+    return replace(
+        source,
+        all_ids=np.concatenate(ids),
+        all_trained=np.concatenate(flags),
+        first=np.cumsum(lengths, dtype=np.int64),
+        contrast=None,
+        desirable=None,
+    )
+
+
+def label_pairs(source: RowSource) -> RowSource:
+    """Two labeled rows for each pair: the chosen replies as desirable, then the rejected ones as undesirable."""
+    assert source.contrast is not None
+    good, bad = source, source.contrast
+    return replace(
+        source,
+        all_ids=np.concatenate([good.all_ids, bad.all_ids]),
+        all_trained=np.concatenate([good.all_trained, bad.all_trained]),
+        first=np.concatenate([good.first, good.first[-1] + bad.first[1:]]),
+        rows=np.concatenate([good.rows, bad.rows]),
+        follows=np.zeros(2 * len(good), bool),
+        contrast=None,
+        desirable=np.arange(2 * len(good)) < len(good),
+    )
 
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
@@ -358,17 +449,21 @@ def select_rows(source: RowSource, numbers: Ints) -> RowSource:
 
 def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
     """Return rows in this order; `follows` says of each whether it continues the one before it there."""
+    contrast = source.contrast and reorder_rows(source.contrast, order, follows)
+    desirable = None if source.desirable is None else source.desirable[order]
     if np.array_equal(order, np.arange(len(source))):
-        return replace(source, follows=follows)
+        return replace(source, follows=follows, contrast=contrast)
     # Views of the rows: positions of all their ids would take twice the memory of the ids.
     bounds = [slice(source.first[row], source.first[row + 1]) for row in order.tolist()]
     return replace(
         source,
         all_ids=np.concatenate([source.all_ids[:0], *(source.all_ids[each] for each in bounds)]),
         all_trained=np.concatenate([source.all_trained[:0], *(source.all_trained[each] for each in bounds)]),
-        first=np.cumsum([0, *source.lengths[order].tolist()], dtype=np.int64),
+        first=np.cumsum([0, *source.own_lengths[order].tolist()], dtype=np.int64),
         rows=source.rows[order],
         follows=follows,
+        contrast=contrast,
+        desirable=desirable,
     )
 
 

@@ -17,7 +17,7 @@ from .arrow_store import Store, StoreEntry
 from .dataset_index import DatasetEntry
 from .readers import LoadedText, as_data_error, documents, reader_process, row_files, text_files, unsupported
 from .rows import PrepareContext as PrepareContext  # for the engine
-from .rows import RowDataset, Tokenizer, row_dataset
+from .rows import RowDataset, Tokenizer, refuse_without_preferences, row_dataset
 from .text import clean, describe_boilerplate, find_wrap_width, load_or_find, mark
 
 AUTO_CUTOFF = 256  # of raw text
@@ -65,6 +65,8 @@ def load_dataset(context: PrepareContext, dataset: DatasetEntry) -> LoadedDatase
     # A single file is rows or a text; a folder can have both.
     if rows and not has_texts:
         return LoadedDataset(dataset, rows=tuple(rows))
+    if context.settings.preferences.compares:  # a text has none
+        refuse_without_preferences(dataset.name, None, context.settings.preferences.objective)
     settings = context.settings.text
     texts = read_texts(dataset.path, unescape_hard_cut(settings.hard_cut), settings=settings, context=context)
     return LoadedDataset(dataset, tuple(texts), tuple(rows))
@@ -157,7 +159,7 @@ class ResolvedSettings:
 
 def longest_row(datasets: Sequence[LoadedDataset]) -> int:
     """The tokens of the longest row, before truncation; 0 where there are no rows."""
-    lengths = [rows.source.lengths.max(initial=0) for dataset in datasets for rows in dataset.rows]
+    lengths = [rows.source.longest_sides.max(initial=0) for dataset in datasets for rows in dataset.rows]
     return int(max(lengths, default=0))
 
 

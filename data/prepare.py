@@ -312,6 +312,6 @@ def _dropped_rows_problem(
             "too_long",
             f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) "
             f"{plural(long_rows, 'is', 'are')} longer than the cutoff of {rules.cutoff} tokens. The longest row "
-            f"has {int(source.lengths.max())} tokens. Raise the cutoff, or choose what to do with these rows "
-            "under 'Rows over the cutoff'.",
+            f"has {int(source.longest_sides.max())} tokens. Raise the cutoff, or choose what to do with these "
+            "rows under 'Rows over the cutoff'.",
         )

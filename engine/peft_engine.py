@@ -223,14 +223,15 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     epochs, read, asked = report.steps / report.steps_per_epoch, 0, settings.samples.sample_prompts
     if report.kept_aside:
         read = report.evaluations * report.kept_aside.tokens
-    if settings.aside.recall_passages:
+    if settings.aside.recall_passages and not settings.preferences.compares:
         recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs)
         read += recall_tokens
         yield note("recall_passages", words)
     samples = report.sample_rounds * (PROMPT_COUNT if isinstance(asked, str) else len(asked))
     folder = host.folders.output_folder(full_finetune=settings.lora.whole_model)
     workload = Workload(report.tokens * epochs, read, samples)
-    yield note("", estimate_time(workload, host.card(), settings.lora.method, folder))
+    method, objective = settings.lora.method, settings.preferences.objective
+    yield note("", estimate_time(workload, host.card(), method, folder, objective))
 
 
 @contextmanager

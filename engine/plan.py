@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from ..core.errors import Remedy
@@ -28,6 +29,9 @@ WIND_DOWN_RATIO = 0.1  # of the steps so far
 LR_SHARE_KEY = "share"  # key in an optimizer group: its share of the learning rate
 BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbors", "sequential"
 EpochPosition = tuple[int, int]  # an epoch, and the number of its examples that were already drawn
+# The mean log probability of a token of the chosen replies, over so many steps, may fall by this before a warning:
+# it is then 0.6 times as likely. Over 10 steps of 4 pairs, chance makes a tenth of it.
+CHOSEN_STEPS, MAX_CHOSEN_FALL = 10, 0.5
 CHECKS_PER_EPOCH = 10  # how often the smoothed loss is compared with the best, without a validation split
 
 
@@ -185,6 +189,8 @@ class StepLog:
     def __init__(self, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
         self.graph: list[GraphItem] = [*graph]
         self.smoothed = smoothed
+        of_steps = (entry.get("preferences") or {} for entry in graph)
+        self._chosen = [figures["chosen"] for figures in of_steps if "chosen" in figures]
         self._step_start = time.monotonic()
         self._step_end: float | None = None
 
@@ -206,6 +212,21 @@ class StepLog:
         seconds = now - self._step_start
         self._step_start = self._step_end = now
         return self.smoothed, seconds, extra_seconds
+
+    def warn_of_fall(self, preferences: Mapping[str, float]) -> str:
+        """Return a sentence at the step after which the chosen replies are much less likely; otherwise nothing."""
+        if "chosen" not in preferences:
+            return ""
+        self._chosen.append(preferences["chosen"])
+        first, now = fmean(self._chosen[:CHOSEN_STEPS]), fmean(self._chosen[-CHOSEN_STEPS:])
+        before = fmean(self._chosen[-CHOSEN_STEPS - 1 : -1] or [first])
+        if not first - before <= MAX_CHOSEN_FALL < first - now:  # also where it was said before
+            return ""
+        return (
+            f"the log probability of a token of the chosen replies fell from {first:.2f} to {now:.2f}. The model "
+            "makes both replies less likely. To prevent this, use a lower learning rate, a higher beta, or a "
+            "Weight of the chosen reply such as 0.1."
+        )
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""

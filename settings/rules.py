@@ -15,6 +15,7 @@ from .name_rules import NAME_AND_PERCENT
 # Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
 SPLIT_HINT = "Use a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
+MAX_PREFERENCE_RATE, USUAL_PREFERENCE_RATE = 1e-4, 2e-5
 USUAL_FIRST_LOSS = 4.0
 DROP_FACTOR = 0.9
 HOLD_STEPS = 3  # in a row that the smoothed loss must stay below the level before the drop counts
@@ -23,7 +24,8 @@ MAX_USUAL_SPLIT = 0.5
 
 def check_settings(settings: TrainingSettings) -> list[Finding]:
     """Return what prevents a run, and what works but probably not as intended."""
-    return [*_check_data(settings), *_check_switches(settings), *_check_learning(settings)]
+    checks = (_check_data, _check_preferences, _check_switches, _check_learning)
+    return [finding for check in checks for finding in check(settings)]
 
 
 def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
@@ -70,6 +72,25 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
             f"Validation split {aside.eval_share:g}: the run trains on only {1 - aside.eval_share:.0%} of the "
             f"dataset. If {aside.eval_share:g} is the part to train on, enter {1 - aside.eval_share:.4g}.",
         )
+
+
+def _check_preferences(settings: TrainingSettings) -> Iterator[Finding]:
+    """What an objective that learns from preferences needs, and its usual learning rate."""
+    preferences, rate = settings.preferences, settings.learning.learning_rate
+    name = SETTINGS["objective"].choices[preferences.objective]
+    if not preferences.compares:
+        return
+    if preferences.needs_reference and settings.lora.whole_model:
+        without = "compares the model with itself without the LoRA, and full fine-tuning trains no LoRA"
+        yield problem("objective", f"Objective {name}: it {without}. Train a LoRA, or choose ORPO or SimPO.")
+    if settings.rows.too_long == "split":
+        yield problem("too_long", f"Rows over the cutoff: with {name}, a row can't be split. Drop or truncate it.")
+    if settings.switching.switch_pairs and settings.steps.batching == "length_then_order":
+        joined = "joins neighboring examples, and an example is already a pair of replies"
+        yield problem("switch_pairs", f"Pair phase: it {joined}. Turn it off, or set Objective to Next token.")
+    if rate > MAX_PREFERENCE_RATE:
+        high = f"{rate:g} is high for {name}, which usually needs a tenth of the rate for next tokens"
+        yield advice("learning_rate", f"Learning Rate {high}. Try {USUAL_PREFERENCE_RATE:g}.")
 
 
 def _check_switches(settings: TrainingSettings) -> Iterator[Finding]:
@@ -206,6 +227,13 @@ TABLE = (
     NoEffect(("overlap",), "DEMENTOR windows already overlap", lambda run: run["chunking"] == "dementor",
              neutral=False),
     NoEffect(("dementor_repeats",), "Chunking is not DEMENTOR", lambda run: run["chunking"] != "dementor"),
+    NoEffect(("preferences", "beta", "preference_smoothing", "chosen_weight"), "Objective is Next token",
+             lambda run: run["objective"] == "next_token"),
+    NoEffect(("preference_smoothing",), "this objective doesn't use it",
+             lambda run: run["objective"] not in ("dpo", "simpo")),
+    NoEffect(("split_exchanges", "train_on", "train_only_after", "label_smoothing", "neftune_noise",
+              "recall_passages"), "the objective compares whole replies",
+             lambda run: run["objective"] != "next_token"),
     NoEffect(("eval_every", "eval_batch_size"), "there is no validation split",
              _has_none_of("eval_data", "eval_share"), in_form=True),
     NoEffect(("epochs",), "'Max steps' sets the length of the run", lambda run: run["max_steps"] > 0),

@@ -52,10 +52,10 @@ def event_text(event: Event) -> str:
         case events.EvaluationDone():
             gain = "" if event.context_gain is None else f", context gain {event.context_gain:.4f}"
             parts = "".join(f", {name} {loss:.4f}" for name, loss in event.by_source.items())
-            return (
-                f"Validation, step {event.step}: loss {event.loss:.4f}, perplexity {event.perplexity:.4g}, "
-                f"{event.accuracy:.1%} of tokens correct{parts}{gain}"
-            )
+            right = f"perplexity {event.perplexity:.4g}, {event.accuracy:.1%} of tokens correct"
+            if event.pairs:
+                right = f"{event.accuracy:.1%} of {format_count(event.pairs, 'preference')} followed"
+            return f"Validation, step {event.step}: loss {event.loss:.4f}, {right}{parts}{gain}"
         case events.SampleGenerated():  # the beginnings of both texts, each on one line
             prompt, text = (shorten(t, MAX_TEXT_CHARS, placeholder=" ...") for t in (event.prompt, event.text))
             return f"Step {event.step}, {prompt!r} -> {text!r}"

@@ -99,6 +99,9 @@ class Step(Event):
     by_source: Mapping[str, float] = field(default_factory=dict)  # of each dataset, if there are several
     phase: str = ""  # batching phase of the step, if the order of the examples has several
     examples: int = 0  # 0 if it was read from a file without this figure
+    # Where replies are compared, means over them: the margin, the share that is preferred as in the data, the log
+    # probability of a token of chosen and of rejected replies, and how far the chosen ones are from the base.
+    preferences: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +138,7 @@ class EvaluationDone(Event):
     # no continuations.
     context_gain: float | None = None
     validation_key: str = ""  # fingerprint of the validation split
+    pairs: int = 0  # if replies were compared: then `accuracy` is the share that is preferred as in the data
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ PAIR_COLUMNS: tuple[tuple[str, str], ...] = (
     ("human", "assistant"),
     ("q", "a"),
 )
-COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"))
+# The two replies of a preference; a row with both is read with the first, or with the second in its place.
+CHOSEN, REJECTED = "chosen", "rejected"
+COMPLETION_PAIRS = (("prompt", "completion"), ("prompt", "generation"), ("prompt", CHOSEN))
+PREFERENCE_PAIRS = tuple((asked, CHOSEN) for asked in ("instruction", "question", "query", "input"))
 CONTEXT_COLUMNS = ("input", "context")
 # Of which conversation, which turn, which message and the answer to which one a row is.
 CONVERSATION_ID_COLUMNS = (
@@ -59,6 +62,9 @@ class Row(NamedTuple):
     problem: str = ""
     left_out: Mapping[str, int] = MappingProxyType({})  # what was dropped from a conversation of an export
     without_reply: bool = False  # a conversation of an export
+    # Of a preference: the same row with the reply that is worse, or whether its reply is a good one.
+    rejected: Mapping[str, Any] | None = None
+    desirable: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -299,4 +305,5 @@ def describe_value(value: Any) -> str:
 
 def find_pair(columns: Mapping[str, str]) -> tuple[str, str] | None:
     """The first known pair of question and answer among the columns."""
-    return next((pair for pair in (*PAIR_COLUMNS, *COMPLETION_PAIRS) if set(pair) <= columns.keys()), None)
+    pairs = (*PAIR_COLUMNS, *COMPLETION_PAIRS, *PREFERENCE_PAIRS)
+    return next((pair for pair in pairs if set(pair) <= columns.keys()), None)

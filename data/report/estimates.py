@@ -66,6 +66,7 @@ class MemoryModel:
     learned: tuple[int, ...]  # largest first
     on_card: bool
     free: int  # bytes for the whole run with the model; 0 where unknown
+    sides: int = 1  # 2 where each example is compared with another; without the LoRA, nothing is kept of a pass
 
     @staticmethod
     def of(card: ModelCard, examples: Examples, machine: DeviceMemory | None) -> MemoryModel | None:
@@ -75,7 +76,8 @@ class MemoryModel:
             return None
         free = machine.free if machine else 0
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
-        return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free)
+        sides = 2 if examples.are_compared else 1
+        return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free, sides)
 
     def fits(self, estimate: MemoryEstimate) -> bool:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
@@ -197,7 +199,7 @@ def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -
     remedies = []
     for changes in candidates:
         shorter = min(cutoff, int(changes.get("cutoff", cutoff)))
-        shortened = replace(model, lengths=tuple(min(n, shorter) for n in model.lengths))
+        shortened = replace(model, lengths=tuple(min(n, model.sides * shorter) for n in model.lengths))
         saved = model.memory(single).total - shortened.memory(apply_changes(single, changes)).total
         words = ", ".join(f"{SETTINGS[key].label} {value}" for key, value in changes.items())
         remedies.append((saved, Remedy(f"{words} (saves about {size(saved)})", changes)))

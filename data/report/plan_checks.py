@@ -28,10 +28,11 @@ MAX_STEP_EXAMPLES = 32
 MIN_RANK, MAX_RANK = 8, 256
 # The lowest, the usual and the highest learning rate by method; a stronger LoRA needs lower ones. A tenth of the
 # rates of QLoRA is usual for full fine-tuning, as in LoRA Without Regret.
-USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-3), "full": (1e-6, 1e-5, 1e-4)}
+USUAL_RATES = {"lora": (2e-5, 2e-4, 1e-3), "full": (1e-6, 1e-5, 1e-4), "preferences": (1e-6, 2e-5, 1e-4)}
 RATE_SOURCES = {
     "lora": "The QLoRA paper (arXiv:2305.14314) used 0.0001 to 0.0002",
     "full": 'Full fine-tuning needs about a tenth of the learning rate of a LoRA (article "LoRA Without Regret")',
+    "preferences": "Learning from preferences needs about a tenth of the learning rate for next tokens",
 }
 # bench/recipe_data/results.csv: all runs of 20 steps or more at these rates, whatever their schedule.
 FORGETS = (
@@ -267,6 +268,8 @@ def _suggest_learning(
             yield Suggestion("rank", rank, why, also=lora.alpha_for(rank))
 
     rate, method = learning.learning_rate, "full" if lora.whole_model else "lora"
+    if settings.preferences.compares and not lora.whole_model:
+        method = "preferences"
     lowest, usual, highest = USUAL_RATES[method]
     if not lora.whole_model:
         highest /= max(1.0, lora.strength)

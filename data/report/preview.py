@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
 from ...core.engine import PreviewQuery
-from ..examples import IGNORE_INDEX, Examples
+from ..examples import IGNORE_INDEX, Example, Examples
 
 LEARNED_MARKS = ("⟦", "⟧")
 PARTIAL_CHARACTER = "\ufffd"  # what the first bytes of a character decode to
@@ -65,20 +65,33 @@ def preview_examples(
         numbers = sorted(own[len(own) * n // share] for own, share in shares for n in range(share))
     previews = []
     for number in numbers:
-        example, pieces = examples[number], list[PreviewPiece]()
-        ids, labels = example.ids.tolist(), example.labels.tolist()
-        kinds = [(label != IGNORE_INDEX, token in specials) for token, label in zip(ids, labels, strict=True)]
-        # The text of a piece is what it adds to the decoded text, since tokens can't be decoded one by one. A
-        # character whose bytes two pieces share is in the second one.
-        decoded, start = "", 0
-        for end in range(1, len(ids) + 1):
-            if end < len(ids) and kinds[end] == kinds[start]:
-                continue
-            text = decode(ids[:end])
-            if end < len(ids):
-                text = text.rstrip(PARTIAL_CHARACTER)
-            pieces.append(PreviewPiece(text[len(decoded) :], *kinds[start]))
-            decoded, start = text, end
-        name = example.source.name
-        previews.append(ExamplePreview(number + 1, name, example.place, len(ids), tuple(pieces)))
+        example = examples[number]
+        pieces, place = _pieces(example, decode, specials), example.place
+        if example.desirable is not None:
+            place += ", desirable" if example.desirable else ", undesirable"
+        elif example.contrast is not None:
+            pieces.append(PreviewPiece("\n\nWith the rejected reply:\n", learned=False, special=False))
+            pieces += _pieces(example.contrast, decode, specials)
+        name, tokens = example.source.name, example.tokens if example.desirable is None else len(example.ids)
+        previews.append(ExamplePreview(number + 1, name, place, tokens, tuple(pieces)))
     return tuple(previews)
+
+
+def _pieces(
+    example: Example, decode: Callable[[Sequence[int]], str], specials: Collection[int]
+) -> list[PreviewPiece]:
+    pieces = list[PreviewPiece]()
+    ids, labels = example.ids.tolist(), example.labels.tolist()
+    kinds = [(label != IGNORE_INDEX, token in specials) for token, label in zip(ids, labels, strict=True)]
+    # The text of a piece is what it adds to the decoded text, since tokens can't be decoded one by one. A
+    # character whose bytes two pieces share is in the second one.
+    decoded, start = "", 0
+    for end in range(1, len(ids) + 1):
+        if end < len(ids) and kinds[end] == kinds[start]:
+            continue
+        text = decode(ids[:end])
+        if end < len(ids):
+            text = text.rstrip(PARTIAL_CHARACTER)
+        pieces.append(PreviewPiece(text[len(decoded) :], *kinds[start]))
+        decoded, start = text, end
+    return pieces

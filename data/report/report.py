@@ -310,7 +310,7 @@ def report_run(
     ends = [count_learned_stops(source, tokenizer.stops) for source in examples.sources if len(source)]
     units = {"rows" if isinstance(source, RowSource) else "sections" for source in examples.sources}
     count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
-    passages = pick_passages(examples, count, bos)
+    passages = [] if examples.are_compared else pick_passages(examples, count, bos)
     passages += pick_passages(validation, count, bos) if passages else []
     folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
     disk = estimate_disk(settings, context.card, plan, folder, machine)

@@ -5,6 +5,7 @@ from .chat_templates import CHATML as CHATML
 from .encoding import PrepareContext as PrepareContext
 from .encoding import RowReport as RowReport
 from .encoding import Tokenizer as Tokenizer
+from .preferences import refuse_without_preferences as refuse_without_preferences
 from .prompt_formats import PROMPT_COUNT as PROMPT_COUNT
 from .prompt_formats import Prompt as Prompt
 from .prompt_formats import PromptStyle as PromptStyle

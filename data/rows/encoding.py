@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ...chunking import EncodedText, Encoder, Flags, Ids
+from ...chunking import EncodedText, Encoder, Flags, Ids, Ints
 from ...core.host import Folders, ModelCard
 from ...settings.definitions import TrainingSettings
 from ..arrow_store import Store
 from ..examples import RowSource, reorder_rows
-from ..readers import Table, normalize_line_ends, shorten
+from ..readers import Row, Table, json_rows, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, Turn
 from .conversations import Conversations
+from .preferences import compare, only_last_reply
 from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
 
@@ -80,6 +81,8 @@ class RowText(NamedTuple):
     # the two is of the format, and stays.
     parts: tuple[int, int, int] | None = None
     follows: bool = True  # no row was dropped between this one and the one before it
+    contrast: RowText | None = None  # with the rejected reply
+    desirable: bool | None = None
 
 
 @dataclass
@@ -90,6 +93,9 @@ class RowReport:
     unreadable: int = 0
     without_marker: int = 0
     without_reply: int = 0
+    different_prompts: int = 0
+    equal_replies: int = 0
+    undesirable: int = 0
     too_long: int = 0
     too_long_how: str = ""
     long_prompts: int = 0
@@ -103,11 +109,35 @@ class RowReport:
             (self.unreadable, "can't be read"),
             (self.without_marker, "without the text in 'Train only after'"),
             (self.without_reply, "without a reply to train on"),
+            (self.different_prompts, "whose two replies have different prompts"),
+            (self.equal_replies, "whose two replies are equal"),
+            (self.undesirable, "labeled as undesirable"),
             (self.long_prompts, "with the end of the prompt truncated"),
             (self.long_replies, "with the end of the reply truncated"),
             (self.too_long, f"too long ({self.too_long_how})"),
             (self.nothing_learned, "without any token to train on"),
         ]
+
+
+@dataclass
+class _EncodedRows:
+    """The ids and loss masks of rows, batch by batch."""
+
+    ids: list[Ids] = field(default_factory=list)
+    flags: list[Flags] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=lambda: [0])
+
+    def add(self, batch: Sequence[tuple[Ids, Flags]]) -> None:
+        if batch:  # as one array: one for each row would take more memory than the ids in it
+            self.ids.append(np.concatenate([ids for ids, _ in batch]))
+            self.flags.append(np.concatenate([flags for _, flags in batch]))
+            self.lengths += [len(ids) for ids, _ in batch]
+
+    def arrays(self) -> tuple[Ids, Flags, Ints]:
+        """All ids, all flags, and where each row begins."""
+        ids = np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32)
+        flags = np.concatenate(self.flags) if self.flags else np.zeros(0, bool)
+        return ids, flags, np.cumsum(self.lengths, dtype=np.int64)
 
 
 @dataclass
@@ -127,20 +157,21 @@ class RowEncoder:
     def __post_init__(self) -> None:
         self.settings, self.tokenizer, self.unit = self.context.settings, self.context.tokenizer, self.table.unit
         rows, self.report.private = self.settings.rows, self.table.private
+        self._compares = self.settings.preferences.compares
         self.renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
-        self._splits_chats = rows.split_exchanges and self.schema.kind == "chat"
-        self._learns_everything = rows.train_on == "everything" or (
-            rows.train_on == "auto" and not self.schema.has_replies
-        )
+        self._splits_chats = rows.split_exchanges and self.schema.kind == "chat" and not self._compares
+        # Of a preference, only the replies are learned.
+        marker, train_on = ("", "replies") if self._compares else (rows.train_only_after, rows.train_on)
+        self._marker, self._train_on = marker, train_on
+        self._learns_everything = train_on == "everything" or (train_on == "auto" and not self.schema.has_replies)
         self._limits = (rows.source_max_len, rows.target_max_len)  # tokens of prompt and reply; 0: no limit
 
     def encoded(self) -> RowSource:
         """Encode all rows that can be learned; the others are counted."""
-        ids: list[Ids] = []
-        flags: list[Flags] = []
+        rows, rejected_rows = _EncodedRows(), _EncodedRows()
         numbers: list[int] = []
         follows: list[bool] = []
-        lengths: list[int] = [0]
+        desirable: list[bool] = []
         # Row by row and batch by batch, so that the texts are never all in memory.
         row_texts = self._row_texts()
         for first in row_texts:
@@ -148,25 +179,21 @@ class RowEncoder:
             while len(batch) < BATCH_ROWS and characters < BATCH_CHARS and (row := next(row_texts, None)):
                 batch.append(row)
                 characters += len(row.text)
-            encodings = self.tokenizer.encode_marked([row.text for row in batch])
-            pairs = zip(batch, encodings, strict=True)
-            batch_ids, batch_flags = zip(*(self._encode(row, encoded) for row, encoded in pairs), strict=True)
-            ids.append(np.concatenate(batch_ids))  # one array per row would take more memory than the ids in it
-            flags.append(np.concatenate(batch_flags))
+            rejected = [row.contrast for row in batch if row.contrast]
+            for encoded_rows, texts in ((rows, batch), (rejected_rows, rejected)):
+                encodings = self.tokenizer.encode_marked([row.text for row in texts]) if texts else ()
+                encoded_rows.add([self._encode(*pair) for pair in zip(texts, encodings, strict=True)])
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
-            lengths += map(len, batch_ids)
+            desirable += [row.desirable for row in batch if row.desirable is not None]
             self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
-        source = RowSource(
-            self.table.name,
-            np.concatenate(ids) if ids else np.zeros(0, np.int32),
-            np.concatenate(flags) if flags else np.zeros(0, bool),
-            np.cumsum(lengths, dtype=np.int64),
-            np.array(numbers, np.int64),
-            np.array(follows, bool),
-            self.unit,
-            self.tokenizer.decode,
-        )
+        places = np.array(numbers, np.int64), np.array(follows, bool)
+        source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode)
+        if desirable:
+            source = replace(source, desirable=np.array(desirable, bool))
+        if rejected_rows.ids:
+            ids, flags, first_ids = rejected_rows.arrays()
+            source = replace(source, contrast=replace(source, all_ids=ids, all_trained=flags, first=first_ids))
         if self.conversations is None:
             return source
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
@@ -188,7 +215,10 @@ class RowEncoder:
                     contents: Sequence[Chat | FixedText] = [content]
                     if self._splits_chats and isinstance(content, Chat):
                         contents = content.exchanges()
-                    row_texts = [self._to_text(row.number, each) for each in contents]
+                    if self._compares or row.desirable is False:
+                        row_texts = [self._to_preference(row, content)]
+                    else:
+                        row_texts = [self._to_text(row.number, each) for each in contents]
             except (BadRowError, RecursionError) as error:
                 reason = "is nested too deeply." if isinstance(error, RecursionError) else str(error)
                 self.report.unreadable += 1
@@ -196,7 +226,8 @@ class RowEncoder:
             used = [row_text for row_text in row_texts if row_text]
             if used:
                 # The row's own words are inspected, without those that a template adds.
-                own_text = learned_text = "\n".join(_all_texts(row.columns.values()))
+                columns = (*row.columns.values(), *(row.rejected or {}).values())
+                own_text = learned_text = "\n".join(_all_texts(columns))
                 if all(each.spans is not None for each in used):
                     spans = ((each.text, *span) for each in used for span in each.spans or ())
                     learned_text = "\n".join(text[start:end] for text, start, end in spans)
@@ -211,9 +242,29 @@ class RowEncoder:
             if row_texts and row_texts[-1] is not None:
                 previous = self.report.rows
 
+    def _to_preference(self, row: Row, content: Chat | FixedText) -> RowText | None:
+        """Write both sides of a pair, or a labeled reply; None for a pair without a difference."""
+        if row.rejected is None:
+            if not self._compares:  # nothing is learned from a bad reply by predicting its tokens
+                self.report.undesirable += 1
+                return None
+            text = self._to_text(row.number, only_last_reply(content))
+            return text and text._replace(desirable=row.desirable)
+        try:
+            rejected = self.schema.read(_normalize_line_ends(row.rejected))
+        except BadRowError as error:  # it stands in the column of the chosen one
+            reason = str(error).replace(f"'{json_rows.CHOSEN}'", f"'{json_rows.REJECTED}'")
+            raise BadRowError(reason) from error
+        pair = compare(content, rejected)
+        if isinstance(pair, str):
+            setattr(self.report, pair, getattr(self.report, pair) + 1)
+            return None
+        chosen_text, rejected_text = (self._to_text(row.number, side) for side in pair)
+        return chosen_text and rejected_text and chosen_text._replace(contrast=rejected_text)
+
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
-        marker, train_on = self.settings.rows.train_only_after, self.settings.rows.train_on
+        marker, train_on = self._marker, self._train_on
         if isinstance(content, Chat):
             # Only where they are used: for some templates, finding the places takes two renderings per message.
             decides = any(message.learned is not None for message in content.messages)

@@ -15,12 +15,13 @@ from ...settings.definitions import SETTINGS
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
-from ..examples import RowSource
+from ..examples import RowSource, label_pairs
 from ..readers import ChatOptions, Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
 from .encoding import PrepareContext, RowEncoder, RowReport
+from .preferences import find_preferences, preference_notes, refuse_without_preferences, split_preferences
 from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
@@ -29,6 +30,7 @@ MAX_NAME = 60  # characters of a column's name in a note
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
 ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
+REJECTED = "rejected_"  # begins the names of the arrays of rejected replies
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
             text_files.file_digest(path, name),
             name,
             repr(replace(rows, too_long="drop")),  # truncation comes after the cache
+            context.settings.preferences.objective,
             (text.add_bos, text.add_eos != "never"),
             {} if is_plain else prompt_formats.load_templates(rows.format, folders),
             load_refusal_phrases(folders),
@@ -62,7 +65,10 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
     if entry := context.store.load(key):
         context.say(f"Using the cached version of {name}", None)
         metadata = entry.metadata
-        source = RowSource(**metadata["source"], **entry.arrays, decode=context.tokenizer.decode)
+        arrays = dict(entry.arrays)
+        rejected = {name: arrays.pop(REJECTED + name) for name in ROW_ARRAYS if REJECTED + name in arrays}
+        source = RowSource(**metadata["source"], **arrays, decode=context.tokenizer.decode)
+        source = replace(source, contrast=replace(source, **rejected) if rejected else None)
         findings = tuple(Finding(*values) for values in metadata["findings"])
         report = RowReport(**metadata["report"])
         return RowDataset(source, report, metadata["what"], tuple(metadata["notes"]), findings)
@@ -77,17 +83,34 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
             "notes": dataset.notes,
             "findings": list(map(astuple, dataset.findings)),
         }
-        context.store.save(key, StoreEntry({array: getattr(source, array) for array in ROW_ARRAYS}, metadata))
+        arrays = {name: getattr(source, name) for name in ROW_ARRAYS}
+        if source.desirable is not None:
+            arrays["desirable"] = source.desirable
+        if source.contrast is not None:
+            arrays |= {REJECTED + name: getattr(source.contrast, name) for name in ROW_ARRAYS}
+        context.store.save(key, StoreEntry(arrays, metadata))
     return dataset
 
 
 def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDataset:
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
-    settings = context.settings.rows
+    settings, objective = context.settings.rows, context.settings.preferences
     requested = naming.parse_columns(settings.columns)
-    chats = ChatOptions(settings.chat_side, settings.chat_user.strip(), settings.chat_context, settings.chat_names)
+    chats = ChatOptions(
+        settings.chat_side,
+        settings.chat_user.strip(),
+        settings.chat_context,
+        settings.chat_names,
+        pairs=objective.compares,
+    )
     table, findings = _rename_columns(row_files.read_table(path, name, requested, chats), requested)
     rows = _first_rows(table)
+    preferences = find_preferences(rows)
+    if rows and objective.compares:
+        refuse_without_preferences(name, preferences, objective.objective)
+    if preferences:
+        table = split_preferences(table, preferences)
+        rows = _first_rows(table)
     if not rows:
         broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)
         reasons = [f"{name}, {table.unit} {row.number}: {_as_sentence(row.problem)}" for row in broken]
@@ -114,12 +137,18 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
         schema = prompt_formats.load_format_schema(
             settings.format, decisive, context.folders, context.tokenizer, settings.system
         )
+    if objective.compares and not schema.has_replies:
+        raise DataError(
+            f"{name}: the rows are {schema.reason}, so no part of them is a reply. Set Data format to auto."
+        )
     used = {column.strip().lower() for column in schema.columns if column}
     conversations = Conversations.find(rows, used)
     inspector = TextInspector(load_refusal_phrases(context.folders))
     encoder = RowEncoder(context, table, schema, inspector, conversations)
     source = encoder.encoded()
-    notes = [*table.notes]
+    if objective.objective == "kto" and source.contrast is not None:
+        source = label_pairs(source)
+    notes = [*table.notes, *(preference_notes(preferences, source) if preferences else ())]
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
         renamed = [requested.names.get(column, "") for column in used]

@@ -114,6 +114,8 @@ def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str 
 def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, str]) -> RowSchema:
     values = {column: [_value(row.columns, column) for row in rows] for column in columns}
     lists = {column for column in columns if any(isinstance(value, (list, tuple)) for value in values[column])}
+    if schema := _chosen_chat_schema(values, system):
+        return schema
     # Chats before pairs and pairs before texts: rows of chats often have a column such as 'prompt' or 'text', too.
     for column in json_rows.CHAT_COLUMNS:
         if column in lists:
@@ -200,6 +202,26 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
     return RowSchema("chat", reason, names, read)
 
 
+def _chosen_chat_schema(values: Mapping[str, Sequence[Any]], system: str) -> RowSchema | None:
+    """Chats that end in 'chosen': a whole chat, or the reply to one in another column; None where it has texts."""
+    if json_rows.CHOSEN not in values:
+        return None
+    replies = map(_parse_list, values[json_rows.CHOSEN])
+    reply = next((value for value in replies if value and isinstance(value, (list, tuple, Mapping))), None)
+    names = [name for name in (*json_rows.CHAT_COLUMNS, "prompt") if name in values]
+    before = next((name for name in names if any(isinstance(value, (list, tuple)) for value in values[name])), "")
+    if isinstance(reply, (list, tuple)):
+        reply = reply[0]
+    if isinstance(reply, Mapping):
+        role = str(reply.get("role", reply.get("from"))).strip().lower()
+        # Some tables repeat the prompt of a whole chat in a column of its own.
+        before = (before or next(iter(names), "")) if ROLES.get(role) == "assistant" else ""
+    elif not before:
+        return None
+    used = (before, json_rows.CHOSEN) if before else (json_rows.CHOSEN,)
+    return _chat_schema(used, system, f"chats in {' and '.join(map(repr, used))}")
+
+
 def _value(columns: Mapping[str, Any], name: str) -> Any:
     """Return a column's value; case of the name and spaces around it do not matter."""
     if name in columns:
@@ -226,8 +248,10 @@ def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
     listed = _value(columns, name)
     if isinstance(listed, str) and name in (prompt for prompt, _ in json_rows.COMPLETION_PAIRS):
         listed = [{"role": "user", "content": listed}]
-    if name in json_rows.CHAT_COLUMNS:
+    if name in (*json_rows.CHAT_COLUMNS, json_rows.CHOSEN):
         listed = _parse_list(listed)
+    if name == json_rows.CHOSEN and isinstance(listed, (str, Mapping)):
+        listed = [{"role": "assistant", "content": listed} if isinstance(listed, str) else listed]
     if listed is None:
         raise BadRowError(f"has no '{name}'.")
     if not isinstance(listed, (list, tuple)) or not listed:

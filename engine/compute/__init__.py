@@ -16,6 +16,7 @@ from .objective import ModelCapabilities as ModelCapabilities
 from .objective import Objective as Objective
 from .objective import StepSums as StepSums
 from .objective import add_neftune_noise as add_neftune_noise
+from .objective import make_objective as make_objective
 from .objective import probe_model as probe_model
 from .packed_gguf import load_gguf as load_gguf
 from .packed_gguf import unpacked_to_generate as unpacked_to_generate

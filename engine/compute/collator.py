@@ -9,6 +9,8 @@ Any id can pad, since mask and labels exclude it: no token is added, no embeddin
 in the text is learned like any other. Nothing predicts a first token, so its label is -100, as are those of
 tokens that are read but not learned.
 A packed row has no mask: with one, models would treat the whole row as one text.
+
+Examples that are compared with others are followed by all of these, in the same order.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -35,11 +38,11 @@ class Batch:
     joins: tuple[bool, ...]  # whether each example continues the one before it
     inputs: dict[str, torch.Tensor]  # arguments of the model
     labels: torch.Tensor
-    owners: torch.Tensor  # for each token, the index of its example
+    owners: torch.Tensor  # for each token, the index of its example, or of what that is compared with
 
     @property
     def tokens(self) -> int:
-        return sum(len(example.ids) for example in self.examples)
+        return sum(example.tokens for example in self.examples)
 
     def __len__(self) -> int:
         return self.joins.count(False)
@@ -65,12 +68,17 @@ class Batch:
         return replace(self, inputs=inputs, labels=move(self.labels), owners=move(self.owners))
 
 
+def list_sides(examples: Sequence[Example]) -> list[Example]:
+    """The examples, then those that they are compared with."""
+    return [*examples, *(example.contrast for example in examples if example.contrast is not None)]
+
+
 def collate(examples: Sequence[Example], joins: Sequence[bool] = (), *, in_one_row: bool) -> Batch:
     """Collate a batch, padded or packed; an example whose `joins` is true continues the one before it."""
     # An example repeated to fill a batch may come first, without its predecessor.
     continues = (False, *joins[1:]) if joins else (False,) * len(examples)
     texts: list[tuple[torch.Tensor, ...]] = []  # the ids, labels and owners of each text
-    for index, (example, is_continued) in enumerate(zip(examples, continues, strict=True)):
+    for index, (example, is_continued) in enumerate(zip_longest(list_sides(examples), continues)):
         ids = torch.tensor(example.ids, dtype=torch.long)
         text = (ids, torch.as_tensor(example.labels, dtype=torch.long), torch.full_like(ids, index))
         if is_continued:

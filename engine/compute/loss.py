@@ -9,7 +9,7 @@ capping computes all of them. The loss is the same each way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,16 @@ class TokenLosses:
     def owners_at_labels(self, owners: torch.Tensor) -> torch.Tensor:
         """Return the owner of each supervised token."""
         return owners[self.positions[:, 0], self.positions[:, 1]]
+
+
+@dataclass(frozen=True)
+class BatchLosses:
+    """What an objective makes of a batch: a loss for each supervised token, or for each example."""
+
+    losses: torch.Tensor
+    hits: torch.Tensor  # whether a token is predicted, or a reply preferred, as in the data
+    owners: torch.Tensor  # the number of the example that each loss is of
+    figures: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of examples, by name; NaN for none
 
 
 @dataclass(frozen=True)

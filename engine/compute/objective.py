@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from ...core.errors import SettingsError
 from ...data.examples import Example, ExampleDatasets
-from ...settings.definitions import LearningSettings, TrainingSettings
+from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
 from . import loss
 from .collator import Batch, collate
-from .loss import LossFunction, TokenLosses
+from .loss import BatchLosses, LossFunction
+from .preferences import PreferenceObjective
 
 PROBE_LENGTH = 24
 # Largest leak between packed texts, relative to running them together: in float32, and where equal values at
@@ -111,32 +112,55 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Objective:
-    """Next-token prediction: the losses of the supervised tokens, the hits among them, and their number as weight.
+class Objective(Protocol):
+    """What a model learns: it makes batches of examples, and losses of batches.
 
     Whoever calls it sets the mode of the model, the gradients and the autocast, and divides the sum of the losses.
     """
+
+    @property
+    def figures(self) -> tuple[str, ...]: ...  # the names of what it measures beside the losses
+    def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch: ...
+    def counted(self, batch: Batch) -> torch.Tensor: ...  # as many labels as the batch has losses
+    def __call__(self, model: Any, batch: Batch) -> BatchLosses: ...
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Next-token prediction: the losses of the supervised tokens."""
 
     loss: LossFunction
     packed: bool
     noise: float = 0.0  # NEFTune's alpha
     embeddings: torch.nn.Module | None = None  # where the noise is added
-
-    @staticmethod
-    def training(capabilities: ModelCapabilities, learning: LearningSettings, model: Any) -> Objective:
-        return Objective(
-            capabilities.loss, capabilities.packed, learning.neftune_noise, model.get_input_embeddings()
-        )
+    figures: ClassVar[tuple[str, ...]] = ()
 
     def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
         return collate(examples, joins, in_one_row=self.packed)
 
-    def __call__(self, model: Any, batch: Batch) -> TokenLosses:
+    def counted(self, batch: Batch) -> torch.Tensor:
+        return batch.labels
+
+    def __call__(self, model: Any, batch: Batch) -> BatchLosses:
         if not self.noise or self.embeddings is None:
-            return self.loss(model, batch.inputs, batch.labels)
-        with add_neftune_noise(self.embeddings, self.noise, batch):
-            return self.loss(model, batch.inputs, batch.labels)
+            rows = self.loss(model, batch.inputs, batch.labels)
+        else:
+            with add_neftune_noise(self.embeddings, self.noise, batch):
+                rows = self.loss(model, batch.inputs, batch.labels)
+        owners = rows.owners_at_labels(batch.owners.to(rows.positions.device)).to(rows.losses.device)
+        return BatchLosses(rows.losses, rows.hits, owners)
+
+
+def make_objective(
+    capabilities: ModelCapabilities, settings: TrainingSettings | None, model: Any = None
+) -> Objective:
+    """The objective of a run (without settings: next tokens), to train this model or, for None, to evaluate."""
+    loss_fn, packed = replace(capabilities.loss, smoothing=0.0), capabilities.packed
+    if settings is not None and settings.preferences.compares:
+        return PreferenceObjective(loss_fn, packed, settings.preferences)
+    if settings is None or model is None:
+        return NextToken(loss_fn, packed)
+    return NextToken(capabilities.loss, packed, settings.learning.neftune_noise, model.get_input_embeddings())
 
 
 @contextmanager
@@ -160,43 +184,52 @@ def add_neftune_noise(embeddings: torch.nn.Module, alpha: float, batch: Batch) -
 
 
 class StepSums:
-    """Sums over the batches of a step: its tokens, and its loss by dataset, from the losses of training."""
+    """Sums over the batches of a step: its tokens, its loss by dataset, and the figures of its objective."""
 
-    def __init__(self, datasets: ExampleDatasets) -> None:
-        self._datasets = datasets
+    def __init__(self, datasets: ExampleDatasets, figures: tuple[str, ...] = ()) -> None:
+        self._datasets, self._figures = datasets, figures
         self._tokens = 0
-        self._losses: torch.Tensor | None = None
+        self._sums: torch.Tensor | None = None  # of values, and how many; datasets first
 
-    def add(self, batch: Batch, rows: TokenLosses) -> None:
+    def add(self, batch: Batch, rows: BatchLosses) -> None:
         self._tokens += batch.tokens
-        if not self._datasets.has_several:
+        if not self._datasets.has_several and not self._figures:
             return
         device = rows.losses.device  # summed there, so that no batch has to synchronize the GPU
-        if self._losses is None:
-            self._losses = torch.zeros(2, len(self._datasets.names), dtype=torch.float64, device=device)
+        columns = len(self._datasets.names)
+        if self._sums is None:
+            self._sums = torch.zeros(2, columns + len(self._figures), dtype=torch.float64, device=device)
         dataset_of_example = torch.tensor(self._datasets.of(batch.examples), device=device)
-        owners = rows.owners_at_labels(batch.owners.to(rows.positions.device)).to(device)
         losses = torch.stack([rows.losses.detach().double(), torch.ones_like(rows.losses, dtype=torch.float64)])
-        self._losses.index_add_(1, dataset_of_example[owners], losses)
+        self._sums.index_add_(1, dataset_of_example[rows.owners], losses)
+        for column, name in enumerate(self._figures, start=columns):
+            values = rows.figures[name].double()
+            self._sums[:, column] += torch.stack([values.nansum(), (~values.isnan()).sum()])
 
     @contextmanager
     def undo_on_error(self) -> Iterator[None]:
         """Drop what is added within this context if it ends with an error: the batch is repeated in parts."""
-        before = self._tokens, None if self._losses is None else self._losses.clone()
+        before = self._tokens, None if self._sums is None else self._sums.clone()
         try:
             yield
         except BaseException:
-            self._tokens, self._losses = before
+            self._tokens, self._sums = before
             raise
 
-    def take(self) -> tuple[int, dict[str, float]]:
-        """Return the tokens of the step and the mean loss of each dataset, and start the next step."""
+    def take(self) -> tuple[int, dict[str, float], dict[str, float]]:
+        """Return the tokens of the step, the mean loss of each dataset and the figures; start the next step."""
         tokens, self._tokens = self._tokens, 0
-        if self._losses is None:
-            return tokens, {}
+        if self._sums is None:
+            return tokens, {}, {}
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(self._losses)  # the batches of a step are distributed over the processes
-        losses, counts = self._losses.tolist()
-        self._losses.zero_()
-        names = self._datasets.names
-        return tokens, {n: loss / count for n, loss, count in zip(names, losses, counts, strict=True) if count}
+            torch.distributed.all_reduce(self._sums)  # the batches of a step are distributed over the processes
+        sums, counts = self._sums.tolist()
+        self._sums.zero_()
+        means = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+        columns = len(self._datasets.names)
+        by_source = _known(self._datasets.names, means[:columns]) if self._datasets.has_several else {}
+        return tokens, by_source, _known(self._figures, means[columns:])
+
+
+def _known(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}

@@ -16,7 +16,7 @@ from ...core.host import Host
 from ...core.jobs import EventLog, Job, Request, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
-from ..compute import ModelCapabilities, Objective, distributed, failures, probe_model, use_packed_attention
+from ..compute import ModelCapabilities, distributed, failures, make_objective, probe_model, use_packed_attention
 from ..lora import adapter, evaluation_context, model_device, preserve_rng
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
@@ -76,11 +76,12 @@ class EvalLoop:
         *,
         max_examples: float = inf,
         max_tokens: float = inf,
+        settings: TrainingSettings | None = None,
     ) -> None:
+        """With the settings of a run, its objective is measured; otherwise how well next tokens are predicted."""
         self.model, self._is_stopping = model, is_stopping
         self._max_examples, self._max_tokens = max_examples, max_tokens
-        # Without label smoothing and noise, which are for training only.
-        self._objective = Objective(replace(capabilities.loss, smoothing=0.0), capabilities.packed)
+        self._objective = make_objective(capabilities, settings)
         self._packed = capabilities.packed
 
     def sums(
@@ -94,7 +95,7 @@ class EvalLoop:
         totals, stopped = GroupSums(*np.zeros((3, count))), False
         failure: Exception | None = None
         try:
-            batches = distributed.split_over_ranks(self._batches([len(example.ids) for example in examples]))
+            batches = distributed.split_over_ranks(self._batches([example.tokens for example in examples]))
             with evaluation_context(self.model):
                 for number, indices in enumerate(batches, start=1):
                     stopped = self._is_stopping()
@@ -136,18 +137,19 @@ class EvalLoop:
     def _add(self, totals: GroupSums, part: Sequence[tuple[Example, Group]]) -> None:
         batch = self._objective.collate([example for example, _ in part]).to(model_device(self.model))
         rows = self._objective(self.model, batch)
-        token_groups = np.concatenate(
-            [np.broadcast_to(group, len(each.ids))[each.labels != IGNORE_INDEX] for each, group in part]
-        )
+        if np.ndim(part[0][1]):  # each token has its own
+            loss_groups = np.concatenate([np.asarray(group)[each.labels != IGNORE_INDEX] for each, group in part])
+        else:
+            loss_groups = np.array([group for _, group in part])[rows.owners.cpu().numpy()]
         # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
         # Doubles, because a dataset has millions of tokens.
-        np.add.at(totals.losses, token_groups, rows.losses.double().cpu().numpy())
-        np.add.at(totals.hits, token_groups, rows.hits.cpu().numpy())
-        np.add.at(totals.tokens, token_groups, 1)
+        np.add.at(totals.losses, loss_groups, rows.losses.double().cpu().numpy())
+        np.add.at(totals.hits, loss_groups, rows.hits.cpu().numpy())
+        np.add.at(totals.tokens, loss_groups, 1)
 
     def estimate_seconds(self, examples: Sequence[Example]) -> float:
         """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
-        lengths = [len(example.ids) for example in examples]
+        lengths = [example.tokens for example in examples]
         batches = self._batches(lengths)
         # The first of a batch is the longest.
         tokens = [

@@ -88,7 +88,9 @@ class RecallPassages(NamedTuple):
 
 
 def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
-    """Pick the passages to measure, the same ones every time; None if the data have none."""
+    """Pick the passages to measure, the same ones every time; None if the data have none, or are preferences."""
+    if data.examples.are_compared:  # whoever learns which reply is better need not know it by heart
+        return None
     tokenizer = make_working_tokenizer(card.tokenizer)
     bos = tokenizer.bos  # some tokenizers have a start token that they never add
     learned = pick_passages(data.examples, count, bos)
@@ -171,6 +173,8 @@ def measure_recall(lora: LoraName, host: Host, job: Job, passage_count: int = RE
     if read_json(run_folder / records.LOG, {}).get("data_fingerprint", "") not in ("", data.examples.digest()):
         job.log.append(Advice(text=DATA_CHANGED))
     passages = pick_recall_passages(data, passage_count, card)
+    if data.examples.are_compared:
+        raise NoPassageError("Recall is not measured, because this LoRA learned from preferences.")
     if passages is None:
         raise NoPassageError(
             f"Recall can't be measured, because no passage of the training data has at least {MIN_PASSAGE_TOKENS} "
@@ -302,7 +306,7 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
         "chats": row_input("chats", chats.rows, context, window),
     }
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    questions = pick_questions(data.examples, tokenizer)
+    questions = [] if data.examples.are_compared else pick_questions(data.examples, tokenizer)
 
     def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> Side:
         losses: dict[str, GroupSums] = {}

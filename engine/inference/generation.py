@@ -25,6 +25,7 @@ from ..plan import RunPlan, StepLog
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
 
 TIMED_TOKENS = 9  # tokens of the answer that is timed
+MAX_LENGTHENING = 1.5  # by learning from preferences, before a warning
 
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
@@ -176,6 +177,12 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
                         if sampled := self._answer_both(model, prompt, step):
                             self._samples.append(sampled)
                             self._job.log.append(sampled)
+            if self._run_plan.settings.preferences.compares:
+                of_step = [sample for sample in self._samples if sample.step == step]
+                now, before = (sum(len(getattr(s, side).split()) for s in of_step) for side in ("text", "without"))
+                if now > MAX_LENGTHENING * before > 0:
+                    text = f"With the LoRA, the samples have {now} words instead of {before}."
+                    self._job.log.append(Advice(text=f"{text} Make sure that longer replies are what you prefer."))
             if self._has_folder:
                 run_files.write_samples(self._folder, self._samples)
         training = Stage(text="Training", kind=StageKind.TRAINING)

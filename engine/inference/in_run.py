@@ -48,13 +48,16 @@ class RunMeasurements:
         batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
         # Stop doesn't end the last measurement of recall, because the verdict needs it.
         self._eval_loop, self._last_eval_loop = (
-            EvalLoop(model, capabilities, partial(job.control.asked, end), max_examples=batch_size)
+            EvalLoop(
+                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=settings
+            )
             for end in (Request.STOP, Request.DISCARD)
         )
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
         self._pairs: list[ContinuationPair] = []
-        if self._examples:
+        self._compares = settings.preferences.compares
+        if self._examples and not self._compares:  # of a pair, each reply has its context
             # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
             bos = make_working_tokenizer(card.tokenizer).bos
             in_order = settings.steps.batching == "length_then_order"
@@ -160,9 +163,10 @@ class RunMeasurements:
             epoch=step / self._run_plan.plan.steps_per_epoch,
             why=why,
             loss=sums.loss,
-            perplexity=perplexity(sums.loss),
+            perplexity=math.nan if self._compares else perplexity(sums.loss),
             accuracy=float(sums.hits.sum() / max(tokens.sum(), 1)),
-            tokens=int(tokens.sum()),
+            tokens=0 if self._compares else int(tokens.sum()),
+            pairs=int(tokens.sum()) if self._compares else 0,
             seconds=0.0,
             by_source=by_source if self._datasets.has_several else {},
             context_gain=gain,

@@ -21,7 +21,7 @@ WRITE_ATTEMPTS = 2
 # torch.save has no exception type of its own for a failed write, only these words.
 TORCH_SAVE_PHRASES = ("PytorchStreamWriter", "irectory", "inline_container", "iostream error")
 # Settings that change which examples there are; a resumed run must have the same ones in the same order.
-DATA_SECTIONS = frozenset({"what", "text", "rows", "aside"})
+DATA_SECTIONS = frozenset({"what", "text", "rows", "preferences", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
 TRAINER_STATE = "trainer_state.json"

@@ -110,7 +110,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             phase = self.phases.phase_of_step(step)
             if step > 1 and phase != self.phases.phase_of_step(step - 1):
                 self._log.append(Note(text=f"Batch order from step {step} on: {phase}."))
-        loss, rates, (tokens, by_source) = float(logs["loss"]), self.controller.rates, self._sums.take()
+        loss, rates = float(logs["loss"]), self.controller.rates
+        tokens, by_source, preferences = self._sums.take()
         smoothed, seconds, extra_time = self.step_log.end_step(loss)
         progress = Step(
             step=step,
@@ -126,9 +127,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             by_source=by_source,
             phase=phase,
             examples=plan.examples_in_step(step),
+            preferences=preferences,
         )
         self.step_log.graph.append(progress)
         self._log.append(progress)
+        if warning := self.step_log.warn_of_fall(preferences):
+            self._log.append(Advice(text=f"Step {step}: {warning}"))
         self._monitor.observe_step(progress)
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
         if any(distributed.any_rank(pauses)):  # if any process was asked to

@@ -231,6 +231,7 @@ def describe_model(run_plan: RunPlan, model: Any, capabilities: ModelCapabilitie
         "base_loaded_in_4bit": bool(getattr(base, "is_loaded_in_4bit", False)),
         "base_loaded_in_8bit": bool(getattr(base, "is_loaded_in_8bit", False)),
         "method": run_plan.settings.lora.method,
+        "objective": run_plan.settings.preferences.objective,
         "projections": ", ".join(names),
         "computed_in": compute_dtype(base),
         "device": torch.cuda.get_device_name() if base.device.type == "cuda" else platform.processor() or "CPU",

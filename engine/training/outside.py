@@ -187,8 +187,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         self._losses.append(float(logs["loss"]))
         # What transformers does not log: the smoothed loss and new evaluations.
         keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
-        new = graph_entries(self._step_log.graph[self._reported :])
+        new = [*graph_entries(self._step_log.graph[self._reported :])]
         extra = {key: entry[key] for entry in new for key in keys if key in entry}
+        for entry in new:
+            extra |= {f"preferences/{name}": value for name, value in entry.get("preferences", {}).items()}
         asked, step = self._asked, state.global_step
         if "eval_loss" in extra or is_logged(step, state.max_steps, asked.logging_steps, asked.logging_first_step):
             values = {**logs, **extra, "loss": fmean(self._losses)}

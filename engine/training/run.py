@@ -42,12 +42,12 @@ from ..checks import base_weight_findings, dora_problems, loaded_model_problems,
 from ..compute import (
     MachineMonitor,
     ModelCapabilities,
-    Objective,
     StepSums,
     apply_machine_settings,
     compile_layers,
     distributed,
     failures,
+    make_objective,
     patch_lora_layers,
     probe_model,
 )
@@ -170,8 +170,8 @@ def _train_segment(
         model_ready_to_train(base, run_plan, job) as model,
     ):
         capabilities = probe_model(model, settings)
-        objective = Objective.training(capabilities, settings.learning, model)
-        sums = StepSums(find_example_datasets(run_plan.data.examples, settings))
+        objective = make_objective(capabilities, settings, model)
+        sums = StepSums(find_example_datasets(run_plan.data.examples, settings), objective.figures)
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)

@@ -20,7 +20,7 @@ from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_ba
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
 from ..checks import check_run, raise_problems
-from ..compute import ModelCapabilities, Objective, failures, measure_peak, probe_model
+from ..compute import ModelCapabilities, Objective, failures, make_objective, measure_peak, probe_model
 from ..inference import RunMeasurements, SampleCallback
 from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan, StepLog
@@ -43,7 +43,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             model_ready_to_train(base, run_plan, job) as model,
         ):
             capabilities = probe_model(model, settings)
-            objective = Objective.training(capabilities, settings.learning, model)
+            objective = make_objective(capabilities, settings, model)
             job.log.append(Stage(text="Testing the longest batch"))
             measured = _probe_longest_batch(model, objective, run_plan)
             # The seconds of an evaluation and of an answer are estimated by doing a part of one.

@@ -91,10 +91,11 @@ class RunTrainer(TrainerHooks):
     def _collate(self, items: Sequence[_Item]) -> dict[str, Any]:
         """Collate a batch, with the numbers of its examples in their place."""
         batch = self._objective.collate([example for example, _ in items], [place.joins for _, place in items])
-        # The Trainer counts the labels of a step in `labels`. A worker process would send each example with all
+        # The Trainer counts the losses of a step in `labels`. A worker process would send each example with all
         # data that it is from, and a tokenizer can't be sent.
         numbers = [place.number for _, place in items]
-        return {"batch": replace(batch, examples=()), "labels": batch.labels, "numbers": numbers}
+        counted = self._objective.counted(batch)
+        return {"batch": replace(batch, examples=()), "labels": counted, "numbers": numbers}
 
     # Loss and gradients
 
@@ -126,7 +127,7 @@ class RunTrainer(TrainerHooks):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Return the mean loss over all labels of a step, across its micro-batches and processes."""
+        """Return the mean loss over all tokens or pairs of a step, across its micro-batches and processes."""
         batch: Batch = inputs["batch"]
         with self.accelerator.autocast():  # the Trainer's own covers the model, but not a head in chunks
             rows = self._objective(model, batch)

@@ -39,6 +39,10 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("split_exchanges", "chat_side"),
         ("chat_user", "chat_context", "chat_names"),
     ),
+    "Preferences": (
+        ("objective", "preferences"),
+        ("beta", "preference_smoothing", "chosen_weight"),
+    ),
     LORA_PART: (
         ("alpha", "dropout"),
         ("targets", "rslora"),

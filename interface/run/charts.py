@@ -147,7 +147,19 @@ def run_charts(
         "Loss on each dataset": _loss_by_dataset(intervals),
         "Validation loss on each dataset": _loss_by_dataset([[e] for e in evaluations]),
         "Validation perplexity": {"perplexity": [(e.step, e.perplexity) for e in evaluations]},
-        "Validation: tokens predicted correctly (%)": {"right": [(e.step, 100 * e.accuracy) for e in evaluations]},
+        "Validation: tokens predicted correctly (%)": {
+            "right": [(e.step, 100 * e.accuracy) for e in evaluations if not e.pairs]
+        },
+        "Preferences followed (%)": {
+            "training data": _preference(intervals, "preferred", 100),
+            "validation": [(e.step, 100 * e.accuracy) for e in evaluations if e.pairs],
+        },
+        "Margin of the preferred reply": {"margin": _preference(intervals, "margin")},
+        "Log probability of a token": {
+            "chosen replies": _preference(intervals, "chosen"),
+            "rejected replies": _preference(intervals, "rejected"),
+        },
+        "Distance of chosen replies from the base": {"distance": _preference(intervals, "distance")},
         "Context gain": {
             "context gain": [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
         },
@@ -167,6 +179,12 @@ def run_charts(
     }
     epoch = svg.steps_per_epoch(steps)
     return "".join(line_chart(title, series, epoch) for title, series in charts.items())
+
+
+def _preference(intervals: Sequence[Sequence[Step]], name: str, scale: float = 1) -> Series:
+    """The mean of a figure of preferences in each interval."""
+    means = [(i[-1].step, [s.preferences[name] for s in i if name in s.preferences]) for i in intervals]
+    return [(step, scale * sum(values) / len(values)) for step, values in means if values]
 
 
 def _loss_by_dataset(intervals: Sequence[Sequence[Step | EvaluationDone]]) -> dict[str, Series]:

@@ -231,6 +231,8 @@ class RunView:
             figures.append((f"validation loss at step {latest.step}{earlier}", f"{latest.loss:.4f}"))
             if latest.context_gain is not None:
                 figures.append(("context gain", f"{latest.context_gain:.4f}"))
+        if "preferred" in last.preferences:
+            figures.append(("preferences followed", f"{last.preferences['preferred']:.0%}"))
         if self._recalls:
             measured = self._recalls[-1]
             unseen = f" (on unseen text: {measured.control.recall:.0%})" if measured.control else ""

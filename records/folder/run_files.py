@@ -113,12 +113,14 @@ class GraphRecord(_GraphPlace, total=False):
     loss_by_source: dict[str, float | None] | None
     phase: str
     examples: Count
+    preferences: dict[str, float | None] | None
     eval_loss: float | None
     eval_perplexity: float | None
     eval_accuracy: float | None
     eval_by_source: dict[str, float | None] | None
     eval_tokens: Count
     eval_seconds: float
+    eval_pairs: Count
     context_gain: float | None
     why: str
     kept_aside: str

@@ -29,6 +29,7 @@ STEP_KEYS = {
     "by_source": "loss_by_source",
     "phase": "phase",
     "examples": "examples",
+    "preferences": "preferences",
 }
 EVALUATION_KEYS = {
     "step": "current_steps",
@@ -42,6 +43,7 @@ EVALUATION_KEYS = {
     "context_gain": "context_gain",
     "why": "why",
     "validation_key": "kept_aside",
+    "pairs": "eval_pairs",
 }
 DIGITS = {"epoch": 4, "seconds": 3}
 # What an entry without the value counts as; otherwise it counts as 0. JSON has no NaN: it is stored as null.
@@ -67,13 +69,16 @@ def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:
     """Return a step or an evaluation as an entry."""
     keys, entry = EVALUATION_KEYS, dict[str, Any]()
     if isinstance(event, Step):
-        # These only where there are several datasets or phases: a long run has tens of thousands of entries.
-        rare = {"by_source": event.by_source, "phase": event.phase, "examples": event.phase and event.examples}
+        # These only where there is something to say: a long run has tens of thousands of entries.
+        rare = {name: getattr(event, name) for name in ("by_source", "phase", "preferences")}
+        rare["examples"] = event.phase and event.examples
         keys = {name: key for name, key in STEP_KEYS.items() if rare.get(name, True)}
+    elif not event.pairs:
+        keys = {name: key for name, key in EVALUATION_KEYS.items() if name != "pairs"}
     for name, key in keys.items():
         value = getattr(event, name)
         value = round(value, DIGITS[name]) if name in DIGITS else value
-        entry[key] = dict(value) if name == "by_source" else value
+        entry[key] = dict(value) if isinstance(value, Mapping) else value
     return entry
 
 
@@ -98,7 +103,7 @@ def _read_values(entry: GraphEntry, keys: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {"at": 0.0}
     for name, key in keys.items():
         value = entry.get(key)
-        if name == "by_source":
+        if name in ("by_source", "preferences"):
             value = {source: math.nan if loss is None else loss for source, loss in (value or {}).items()}
         values[name] = ABSENT.get(name, 0) if value is None else value
     return values
@@ -117,13 +122,17 @@ class Workload(NamedTuple):
     samples: int
 
 
-def estimate_time(work: Workload, card: ModelCard, method: str, runs_folder: Path) -> str:
-    """An estimate by the last run with the same model, loading and method, or without one, how to get it."""
+def estimate_time(
+    work: Workload, card: ModelCard, method: str, runs_folder: Path, objective: str = "next_token"
+) -> str:
+    """An estimate by the last run with the same model, loading, method and objective, or how to get one."""
     runs = [
         (folder, read_log(folder)) for folder in usable_entries(runs_folder) if not run_files.is_hidden(folder)
     ]
     for folder, log in sorted(runs, key=lambda run: str(run[1].get("ended_at")), reverse=True):
         if tuple(map(log.get, ("base_model_name", "loaded_as", "method"))) != (card.name, card.loading, method):
+            continue
+        if log.get("objective", "next_token") != objective:  # some need a second pass, without the LoRA
             continue
         # Graphs of other programs may have neither tokens nor seconds.
         steps = [s for s in read_steps(read_graph(folder)) if s.tokens and s.seconds][WARMUP_STEPS:]

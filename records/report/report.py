@@ -28,7 +28,7 @@ LISTED_EVENTS = (
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
 EVALUATION_COLUMNS = (
-    *("Step", "Loss", "Perplexity", "Tokens predicted correctly", "Context gain", "Loss on each dataset"),
+    *("Step", "Loss", "Perplexity", "Predicted as in the data", "Context gain", "Loss on each dataset"),
 )
 PART_KINDS = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA of a checkpoint", "backup": "timed backup"}
 
@@ -96,7 +96,7 @@ def render_report(data: ReportData) -> str:
     for e in evaluations:
         gain = "" if e.context_gain is None else f"{e.context_gain:.4f}"
         by_source = ", ".join(f"{name} {_loss_text(loss)}" for name, loss in e.by_source.items())
-        figures = (_loss_text(e.loss), f"{e.perplexity:.4g}", f"{e.accuracy:.1%}")
+        figures = (_loss_text(e.loss), "" if e.pairs else f"{e.perplexity:.4g}", f"{e.accuracy:.1%}")
         evaluation_rows.append((str(e.step), *figures, gain, by_source))
     disk_rows: list[tuple[str, str, str]] = []
     if data.lora:
@@ -139,11 +139,13 @@ def _figures(
     first, last, peak = steps[0], steps[-1], jobs.peak_memory_of(data.events)
     cards = [event.cards for event in data.events if isinstance(event, jobs.MachineUse)]
     kept_aside = [_loss_text(evaluation.loss) for evaluation in evaluations]
+    shares = [evaluation.accuracy for evaluation in evaluations if evaluation.pairs]
     pairs = [
         ("steps", f"{last.step} of {data.planned_steps}"),
         ("epochs", f"{last.epoch:.2f}"),
         ("smoothed loss", f"{_loss_text(first.smoothed)} → {_loss_text(last.smoothed)}"),
         ("validation loss", f"{kept_aside[0]} → {kept_aside[-1]}" if kept_aside else ""),
+        ("preferences followed", f"{shares[0]:.0%} → {shares[-1]:.0%}" if shares else ""),
         ("training time", duration(sum(s.seconds for s in steps))),
         *run_speed(steps),
         (peak_name(max(cards, default=0)), size(peak) if peak else ""),

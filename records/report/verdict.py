@@ -202,6 +202,10 @@ def _judge_validation(
         text = f"About right (well fit). The validation loss fell from {first.loss:.4f} to {best.loss:.4f} (step"
         text += f" {best.step}) and was {end.loss:.4f} at the end."
         verdict = Verdict("about right", text, best.step)
+    if end.pairs:
+        share = f"{end.accuracy:.0%} of the {end.pairs} preferences ({evaluations[0].accuracy:.0%} before)"
+        text = f"{verdict.text} In the validation split, the model follows {share}."
+        verdict = replace(verdict, text=text)
     control = recalls[-1].control if recalls else None
     if control:  # both losses are of passages, measured in the same way after the same step
         gap, of = control.loss - recalls[-1].learned.loss, "on unseen passages minus the loss on training passages"
@@ -337,7 +341,7 @@ def judge_live(done: Sequence[Step], steps: int, evaluations: Sequence[Evaluatio
     early, too_early = done[-1].step <= compared, "It is too early to judge the loss."
     if len(done) <= MIN_STEPS // 2:
         return too_early
-    if done[-1].smoothed < LOW_LOSS:
+    if done[-1].smoothed < LOW_LOSS and not done[-1].preferences:
         return "The loss is very low. On prose, this means that the model knows much of the text by heart."
     change = _change([s.loss for s in done] if early else [s.loss for s in done[-1 - compared :]])
     if change < -MIN_CHANGE:

@@ -50,15 +50,18 @@ def test_files_that_cannot_be_used_are_refused_with_what_to_do(place):
     assert "Use the .jsonl file from before tokenization." in read_page("tokenized .arrow files")
 
 
-def test_rows_of_preferences_are_refused_until_their_replies_are_named(place):
-    """Reinforcement learning is not here; the preferred replies can be trained on."""
+def test_preferences_are_the_third_kind_of_fine_tuning(place):
+    """Methods that generate replies during training are not here."""
     columns = ("prompt", "chosen", "rejected")
     asked = write_rows(place, *[dict(zip(columns, (*pair, "No."), strict=True)) for pair in PAIRS])
-    (problem,) = checked(place, **asked).problems
-    assert "the rows have the columns prompt, chosen, rejected, and none of them is recognized" in problem
     page = read_page("reinforcement learning and preferences (DPO)")
-    report = checked(place, columns=page.partition("such as ")[2].removesuffix("."), **asked)
-    assert report.problems == () and report.examples == 20 and report.trained_tokens < report.tokens
+    reports = {}
+    for objective in ("next_token", "dpo", "ipo", "kto", "orpo", "simpo"):
+        reports[objective] = report = checked(place, objective=objective, **asked)
+        assert report.problems == () and report.trained_tokens < report.tokens
+        assert report.examples == (40 if objective == "kto" else 20)
+        assert objective == "next_token" or objective.upper() in page.upper()
+    assert reports["dpo"].tokens > reports["next_token"].tokens
 
 
 @pytest.mark.parametrize("names", [("prompt", "generation"), ("prompt", "completion"), ("input", "output")])

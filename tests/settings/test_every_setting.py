@@ -46,6 +46,9 @@ CHATS = [
     json.dumps({"messages": [{"role": role, "content": f"{role} {n} says {text}."} for role, text in TURNS]})
     for n in range(8)
 ]
+PAIRED = [
+    json.dumps({"prompt": f"Day {n}: ", "chosen": f"It rained {n}.", "rejected": f"{n}? No."}) for n in range(8)
+]
 BASE = {
     "name": "a", "data": ["story.txt"], "cutoff": 64, "overlap": False, "epochs": 1, "rank": 4,
     "learning_rate": 1e-2, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False,
@@ -59,6 +62,8 @@ WHATSAPP_LINES = [
 ]
 ON_WHATSAPP = {"data": [WHATSAPP], "too_long": "cut_end"}
 ON_ROWS, ON_CHATS = {"data": ["rows.jsonl"]}, {"data": ["chats.jsonl"]}
+ON_PAIRS = {"data": ["pairs.jsonl"], "cutoff": "auto"}
+BY_DPO = {**ON_PAIRS, "objective": "dpo"}
 DEMENTOR = {"chunking": "dementor"}
 HYBRID = {"batching": "length_then_order", "switch_after": "steps"}
 BY_LOSS = {**HYBRID, "switch_after": "loss", "switch_loss_high": 100}
@@ -79,6 +84,8 @@ CASES = {
     "target_max_len": (3, ON_ROWS), "bad_rows": ("skip", {"data": ["bad.jsonl"]}),
     "split_exchanges": (True, ON_CHATS), "chat_side": ("user", ON_WHATSAPP), "chat_user": ("Maren", ON_WHATSAPP),
     "chat_names": (True, ON_WHATSAPP), "chat_context": (False, {**ON_WHATSAPP, "data": ["chats:Maren"]}),
+    "objective": ("dpo", ON_PAIRS), "beta": (1, BY_DPO),
+    "preference_smoothing": (0.2, BY_DPO), "chosen_weight": (1, BY_DPO),
     "eval_data": (["rows.jsonl"], {}), "eval_share": (0.3, {}),
     "eval_every": (1, SPLIT), "recall_passages": (2, {"recall_passages": 1}),
     "batch_size": (2, {}), "accumulation": (2, {}), "epochs": (3, {}), "max_steps": (1, {}),
@@ -104,7 +111,7 @@ CASES = {
 }  # fmt: skip
 """Another value for each setting, and the other settings with which it is seen in a few steps."""
 SEEN_ELSEWHERE = [
-    "report_to",
+    *("report_to", "preferences"),
     *("gradient_checkpointing", "keep_awake", "eval_batch_size", "compile", "test_at_end", "workers", "run_name"),
 ]
 """Settings that no LoRA or event shows, that need a package or that take long; tests of their own see them."""
@@ -122,7 +129,7 @@ def by_day(value, key):
 def shared(tmp_path_factory, tiny):
     """One working folder, model and store of prepared data for all runs, and what each run has left."""
     place = Workspace(standalone_folders(tmp_path_factory.mktemp("sweep") / "user_data"), tiny)
-    for name, rows in {"rows": ROWS, "chats": CHATS, "bad": [*ROWS, "no row"]}.items():
+    for name, rows in {"rows": ROWS, "chats": CHATS, "pairs": PAIRED, "bad": [*ROWS, "no row"]}.items():
         place.write(f"{name}.jsonl", "\n".join(rows))
     for name, text in TEXTS.items():
         place.write(f"{name}.txt", text)
@@ -200,7 +207,8 @@ def test_a_setting_does_something_or_check_says_that_it_does_not(shared, trace, 
 
 WITHOUT = {
     "format": {}, "chunking": ON_ROWS, "chat_side": ON_ROWS,
-    "train_on": {**ON_ROWS, "train_only_after": "rowed"}, "overlap": DEMENTOR,
+    "train_on": {**ON_ROWS, "train_only_after": "rowed"}, "preferences": {},
+    "preference_smoothing": {**ON_PAIRS, "objective": "ipo"}, "split_exchanges": BY_DPO, "overlap": DEMENTOR,
     "dementor_repeats": {}, "eval_every": {}, "epochs": {"max_steps": 2}, "switch_after": {},
     "second_switch_at": HYBRID, "switch_at": {**BY_LOSS, "switch_pairs": True}, "switch_loss_low": PAIRS,
     "warmup_steps": {"schedule": "one_cycle"}, "adam_beta1": {"optimizer": "sgd"},
@@ -214,7 +222,8 @@ WITHOUT = {
 @pytest.mark.parametrize("rule", [by_day(rule, rule.keys[0]) for rule in rules.TABLE])
 def test_what_check_calls_without_effect_has_none(shared, trace, rule):
     """All settings of the rule at once, at other values: the same run to the bit."""
-    others, elsewhere = WITHOUT[rule.keys[0]], {"run_name": "my run", "eval_batch_size": 2}
+    elsewhere = {"run_name": "my run", "eval_batch_size": 2, "preferences": "columns"}
+    others = WITHOUT[rule.keys[0]]
     asked = {key: CASES[key][0] if key in CASES else elsewhere[key] for key in rule.keys}
     assert trace({**others, **asked}) == trace(others)
     for key, value in asked.items():

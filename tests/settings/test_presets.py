@@ -14,7 +14,8 @@ def write(folder, name, content):
 
 
 def test_every_preset_of_ours_is_valid_and_says_what_it_rests_on(tmp_path):
-    goals = ["style", "by-heart-once", "by-heart", "character", "questions", "field", "instruction-tuning"]
+    texts = ["style", "by-heart-once", "by-heart", "character", "questions", "field"]
+    goals = [*texts, "preferences", "instruction-tuning"]
     kinds = ("adamw", "adafactor", "adamw8bit", "lora-8bit", "lora-4bit")
     assert [goal.name for goal in presets.goals()] == goals
     rows = [row for kind in presets.TABLES for row in presets.load_table(kind, tmp_path)]
