@@ -12,4 +12,5 @@ __all__ = [
     "report",
     "rows",
     "text",
+    "workshop",
 ]

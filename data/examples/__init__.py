@@ -22,6 +22,7 @@ from .examples import (
 )
 from .split import (
     NGRAM_WORDS,
+    choose_parts,
     copied_shares,
     count_runs,
     count_shared_rows,
@@ -46,6 +47,7 @@ __all__ = [
     "Source",
     "TextSource",
     "batch_order",
+    "choose_parts",
     "copied_shares",
     "count_runs",
     "count_shared_rows",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, csv_rows, text_files
+from . import binary_rows, chat_exports, csv_rows, sql_rows, text_files
 from .json_rows import Row, Table, read_json, read_jsonl
 from .reader_process import MAX_DEPTH, exceeds_depth
 
@@ -21,7 +21,7 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
 }
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep. Each row must be an object whose keys are column names."
-SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
+SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES, ".sql")
 
 
 def is_row_file(path: Path) -> bool:
@@ -39,6 +39,8 @@ def read_table(path: Path, name: str, columns: Columns) -> Table:
         return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
+    if suffix == ".sql":
+        return sql_rows.read_dump(path, name, columns, head)
     table = READERS[suffix](path, name)
     if suffix in (".csv", ".tsv"):
         return table

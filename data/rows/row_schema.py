@@ -118,7 +118,7 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
     for column in json_rows.CHAT_COLUMNS:
         if column in lists:
             return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
-        if any(isinstance(_parse_list(value), list) for value in values.get(column, ())):
+        if any(isinstance(parse_list(value), list) for value in values.get(column, ())):
             reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
             return _chat_schema((column,), system, reason)
     for names in json_rows.COMPLETION_PAIRS:
@@ -208,7 +208,7 @@ def _value(columns: Mapping[str, Any], name: str) -> Any:
     return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
 
 
-def _parse_list(value: Any) -> Any:
+def parse_list(value: Any) -> Any:
     """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
     if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
         return value
@@ -228,7 +228,7 @@ def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
     if isinstance(listed, str) and name in (prompt for prompt, _ in json_rows.COMPLETION_PAIRS):
         listed = [{"role": "user", "content": listed}]
     if name in json_rows.CHAT_COLUMNS:
-        listed = _parse_list(listed)
+        listed = parse_list(listed)
     if listed is None:
         raise BadRowError(f"has no '{name}'.")
     if not isinstance(listed, (list, tuple)) or not listed:

@@ -13,7 +13,7 @@ from .cleaning import (
     remove_boilerplate,
 )
 from .lines import find_wrap_width, is_tagged
-from .sentences import read_stretches
+from .sentences import find_stop_ends, read_stretches
 from .slice_map import LOST_REASON, SliceMap, build_slice_map
 from .slicing import slice_parts, slice_text, slice_texts, store_text
 from .text_units import find_bounds
@@ -27,6 +27,7 @@ __all__ = [
     "describe_boilerplate",
     "find_boilerplate",
     "find_bounds",
+    "find_stop_ends",
     "find_wrap_width",
     "is_tagged",
     "join_wrapped_lines",
