@@ -7,7 +7,7 @@ out, such as now(), is null.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -47,6 +47,9 @@ POSTGRES_ESCAPE = re.compile(
 LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 MYSQL_LETTERS = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 CONSTANTS = {"NULL": None, "TRUE": True, "FALSE": False}
+Token = tuple[str, str]  # its kind, and its characters
+COMMA, DOT, TYPE, JOIN = ("sign", ","), ("sign", "."), ("sign", "::"), ("sign", "||")
+OPEN, CLOSE, END = ("sign", "("), ("sign", ")"), ("sign", ";")
 # What begins an entry of CREATE TABLE that is not a column.
 CONSTRAINTS = {
     *("PRIMARY", "KEY", "UNIQUE", "CONSTRAINT", "INDEX", "FOREIGN", "CHECK", "FULLTEXT", "SPATIAL"),
@@ -84,7 +87,7 @@ def read_batches(path: str, name: str, encoding: str, table: str) -> Iterator[tu
 
 
 class _Dump:
-    """Walks through the statements of a dump, with one token of lookahead."""
+    """Reads the statements of a dump one after another; what they hold is never in memory at once."""
 
     def __init__(self, path: str, name: str, encoding: str) -> None:
         self._name = name
@@ -96,62 +99,71 @@ class _Dump:
         comment = r"| \#[^\n]*+" if self._is_mysql else ""
         pattern = TOKEN.format(comment=comment, escaped=ESCAPED_TEXT, text=text)
         self._token = re.compile(pattern, re.VERBOSE | re.DOTALL)
-        self._ahead: tuple[str, str] | None = None
+        self._tokens = self._scan()
         self._created: dict[str, list[str]] = {}  # the columns by CREATE TABLE
 
     def rows(self) -> Iterator[tuple[str, list[str], list[Any]]]:
         """Each row: the name of its table, the names of the columns, and the values."""
         with self._stream:
-            while self._peek()[0] != "end":
-                kind, value = self._take()
-                word = value.upper() if kind == "word" else value
-                if word in ("INSERT", "REPLACE"):
-                    yield from self._insert()
-                elif word == "COPY":
-                    yield from self._copy()
-                elif word == "CREATE":
-                    self._create()
-                elif word == "DELIMITER":  # routines, up to the line that sets it back
+            statement: list[Token] = []
+            words: list[str] = []
+            for token in self._tokens:
+                word = token[1].upper() if token[0] == "word" else token[1]
+                if not statement and word == "DELIMITER":  # routines, up to the line that sets it back
                     while (line := self._line()) and line.strip() != "DELIMITER ;":
                         pass
-                elif word == "\\":  # a command of psql
+                elif not statement and word == "\\":  # a command of psql
                     self._line()
-                elif word != ";":
-                    self._skip_statement()
+                elif word == "VALUES" and words[:1] in (["INSERT"], ["REPLACE"]) and "INTO" in words:
+                    yield from self._read_values(*self._find_columns(statement, words.index("INTO")))
+                    statement, words = [], []
+                elif token != END or ("TRIGGER" in words and "BEGIN" in words and words[-1] != "END"):
+                    statement.append(token)
+                    words.append(word)
+                else:
+                    if words[:1] == ["COPY"] and words[-2:] == ["FROM", "STDIN"]:
+                        yield from self._read_lines(*self._find_columns(statement, 0))
+                    elif words[:1] == ["CREATE"] and "TABLE" in words[:4]:
+                        at = words.index("TABLE") + 3 * (words[words.index("TABLE") + 1 :][:1] == ["IF"])
+                        table, columns = self._find_columns(statement, at, CONSTRAINTS)
+                        self._created[table] = columns
+                    statement, words = [], []
 
-    def _insert(self) -> Iterator[tuple[str, list[str], list[Any]]]:
-        while self._peek()[1].upper() != "INTO":  # INSERT OR IGNORE, LOW_PRIORITY ...
-            if self._take()[1] in (";", ""):
-                return
-        self._take()
-        table = self._table_name()
-        columns = self._created.get(table, [])
-        if self._take_if("("):
-            columns = self._name_list()
-        while not self._take_if("("):  # VALUES, after OVERRIDING SYSTEM VALUE in some
-            if self._peek()[1].upper() in ("SELECT", "SET", "DEFAULT", "WITH", ";", ""):
-                return self._skip_statement()
-            self._take()
-        has_more = True
-        while has_more:
-            values = [self._value()]
-            while self._take_if(","):
-                values.append(self._value())
-            if not self._take_if(")"):
-                raise self._damaged(f"a row of table {table} has no end")
-            yield table, *self._fit(table, columns, values)
-            has_more = self._take_if(",") and self._take_if("(")
-        self._skip_statement()
+    def _find_columns(
+        self, statement: list[Token], at: int, excluded: Collection[str] = ()
+    ) -> tuple[str, list[str]]:
+        """The table that is named after this place, and the columns in the parentheses behind it."""
+        at += 1
+        while statement[at + 1 : at + 2] == [DOT]:  # behind the schema or the database
+            at += 2
+        table, columns = _unquote("".join(token for _, token in statement[at : at + 1])), list[str]()
+        if statement[at + 1 : at + 2] != [OPEN]:
+            return table, self._created.get(table, [])
+        for entry in _split(_inside(statement[at + 1 :]), COMMA):
+            if entry and (entry[0][0] != "word" or entry[0][1].upper() not in excluded):
+                columns.append(_unquote(entry[0][1]))
+        return table, columns
 
-    def _copy(self) -> Iterator[tuple[str, list[str], list[Any]]]:
-        table = self._table_name()
-        columns = self._name_list() if self._take_if("(") else self._created.get(table, [])
-        rest = []
-        while self._peek()[1] not in (";", ""):
-            rest.append(self._take()[1].upper())
-        self._take()
-        if rest != ["FROM", "STDIN"]:
-            return
+    def _read_values(self, table: str, columns: list[str]) -> Iterator[tuple[str, list[str], list[Any]]]:
+        depth, row, has_ended = 0, list[Token](), False
+        for token in self._tokens:
+            depth += (token == OPEN) - (token == CLOSE)
+            if token == END:
+                break
+            if has_ended:  # ON CONFLICT and the like come after the rows
+                continue
+            if token == OPEN and depth == 1:
+                row = []
+            elif token == CLOSE and not depth:
+                yield table, *self._fit(table, columns, [self._value(each) for each in _split(row, COMMA)])
+            elif depth:
+                row.append(token)
+            else:
+                has_ended = token != COMMA
+        if depth > 0:
+            raise self._damaged(f"a row of table {table} has no end")
+
+    def _read_lines(self, table: str, columns: list[str]) -> Iterator[tuple[str, list[str], list[Any]]]:
         self._line()  # what is left of the line of COPY
         while (line := self._line()) and line.rstrip("\n") != "\\.":
             cells = line.removesuffix("\n").split("\t")
@@ -160,87 +172,46 @@ class _Dump:
         if not line:
             raise self._damaged(f"the rows of table {table} have no end")
 
-    def _create(self) -> None:
-        """Keep the columns of a new table; other statements are skipped."""
-        while (word := self._peek()[1].upper()) not in ("TABLE", ";", "", "AS", "ON", "("):
-            self._take()
-            if word == "TRIGGER":
-                has_block = False  # with statements inside, up to END
-                while self._peek()[0] != "end":
-                    token = self._take()[1].upper()
-                    has_block |= token == "BEGIN"
-                    if token == (";" if not has_block else "END") and (not has_block or self._peek()[1] == ";"):
-                        return
-        if word == "TABLE":
-            self._take()
-            while self._peek()[1].upper() in ("IF", "NOT", "EXISTS"):
-                self._take()
-            table, columns = self._table_name(), list[str]()
-            while self._peek()[1] not in (";", "", ")") and self._take_if("(" if not columns else ","):
-                kind, value = self._take()
-                is_column = kind in ("quoted", "text") or (kind == "word" and value.upper() not in CONSTRAINTS)
-                columns.append(_unquote(value) if is_column else "")
-                self._skip_to(",", ")")
-            self._created[table] = list(filter(None, columns))
-        self._skip_statement()
+    def _fit(self, table: str, columns: list[str], values: list[Any]) -> tuple[list[str], list[Any]]:
+        """The names and values of a row; columns without names are numbered."""
+        columns = columns or [str(number) for number in range(1, len(values) + 1)]
+        if len(columns) != len(values):
+            counted = format_count(len(values), "value")
+            raise self._damaged(f"a row of table {table} has {counted}, not {len(columns)}")
+        return columns, values
 
-    def _table_name(self) -> str:
-        """A name, without the schema or the database before it."""
-        name = _unquote(self._take()[1])
-        while self._take_if("."):
-            name = _unquote(self._take()[1])
-        return name
+    def _value(self, tokens: list[Token]) -> Any:
+        """The value of a literal, or of what dumps write around one; of any other expression null."""
+        if len(tokens) > 1:
+            if JOIN in tokens and len(parts := _split(tokens, JOIN)) > 1:
+                values = [self._value(part) for part in parts]
+                return None if None in values else "".join(map(str, values))
+            if tokens[1] == TYPE:  # 'x'::text
+                return self._value(tokens[:1])
+            if tokens[0][0] == "word" and tokens[1] == OPEN:
+                return self._call(tokens[0][1].upper(), _inside(tokens[1:]))
+            # _utf8mb4 'x', N'x', TIMESTAMP 'x'
+            return self._value(tokens[1:]) if tokens[0][0] == "word" and tokens[1][0] == "text" else None
+        kind, token = tokens[0] if tokens else ("", "")
+        match kind:
+            case "text":
+                return self._read_text(token)
+            case "escaped":
+                return POSTGRES_ESCAPE.sub(_unescape, token[2:-1].replace("''", "'"))
+            case "quoted" if token[0] == '"':  # SQLite takes it for a text
+                return _unquote(token)
+            case "number":
+                return float(token) if set(token) & set(".eE") else int(token)
+            case "binary":
+                digits = token[2:].rstrip("'")
+                return bytes.fromhex("0" * (len(digits) % 2) + digits)
+        return CONSTANTS.get(token.upper())
 
-    def _name_list(self) -> list[str]:
-        names = [_unquote(self._take()[1])]
-        while self._take_if(","):
-            names.append(_unquote(self._take()[1]))
-        if not self._take_if(")"):
-            raise self._damaged("a list of columns has no end")
-        return names
-
-    def _value(self) -> Any:
-        """A value of a row: a literal, or what dumps write around one."""
-        kind, token = self._take()
-        value: Any = None
-        if kind == "text":
-            value = self._read_text(token)
-        elif kind == "escaped":
-            value = POSTGRES_ESCAPE.sub(_unescape, token[2:-1].replace("''", "'"))
-        elif kind == "quoted" and token[0] == '"':  # SQLite takes it for a text
-            value = _unquote(token)
-        elif kind == "number":
-            value = float(token) if set(token) & set(".eE") else int(token)
-        elif kind == "binary":
-            digits = token[2:].rstrip("'")
-            value = bytes.fromhex("0" * (len(digits) % 2) + digits)
-        elif kind == "word" and token.upper() in CONSTANTS:
-            value = CONSTANTS[token.upper()]
-        elif kind == "word" and self._peek()[0] == "text":  # _utf8mb4 '...', N'...', TIMESTAMP '...'
-            value = self._value()
-        elif kind == "word" and self._take_if("("):
-            value = self._call(token.upper())
-        elif kind == "end":
-            raise self._damaged("it ends inside a row")
-        while self._peek()[1] in ("::", "||"):
-            if self._take()[1] == "::":  # a type, which changes nothing here
-                self._table_name()
-            else:
-                other = self._value()
-                value = None if value is None or other is None else f"{value}{other}"
-        if self._peek()[1] not in (",", ")"):  # an expression, or the type in CAST(... AS ...)
-            value = value if self._peek()[1].upper() in ("AS", "USING") else None
-            self._skip_to(",", ")")
-        return value
-
-    def _call(self, function: str) -> Any:
-        """The value of a function that dumps use to write texts; null for any other."""
-        values: list[Any] = []
-        while not self._take_if(")"):
-            values.append(self._value())
-            self._take_if(",")
-        if function in ("CAST", "CONVERT"):
-            return values[0] if values else None
+    def _call(self, function: str, inside: list[Token]) -> Any:
+        """The value of a function that dumps use to write texts; of any other null."""
+        if function == "CAST":
+            return self._value(inside[:1])
+        values = [self._value(each) for each in _split(inside, COMMA)]
         if function in ("CHAR", "CHR") and all(isinstance(value, int) for value in values):
             return "".join(map(chr, values))
         if all(isinstance(value, str) for value in values):
@@ -260,39 +231,12 @@ class _Dump:
             return MYSQL_ESCAPE.sub(lambda match: MYSQL_LETTERS.get(match[1], match[1]), text)
         return text
 
-    def _fit(self, table: str, columns: list[str], values: list[Any]) -> tuple[list[str], list[Any]]:
-        """The names and values of a row; columns without names are numbered."""
-        columns = columns or [str(number) for number in range(1, len(values) + 1)]
-        if len(columns) != len(values):
-            raise self._damaged(
-                f"a row of table {table} has {format_count(len(values), 'value')}, not {len(columns)}"
-            )
-        return columns, values
-
     def _damaged(self, reason: str) -> DataError:
         return DataError(f"{self._name} is damaged: {reason}. Save the dump again.")
 
-    def _skip_statement(self) -> None:
-        self._skip_to()
-        self._take()
-
-    def _skip_to(self, *signs: str) -> None:
-        """Move to one of these signs outside of any parentheses, or to the end of the statement."""
-        depth = 0
-        while (token := self._peek()[1]) not in (";", "") and not (depth <= 0 and token in signs):
-            depth += (token == "(") - (token == ")")
-            self._take()
-
-    def _take_if(self, sign: str) -> bool:
-        return self._peek()[1] == sign and bool(self._take())
-
-    def _take(self) -> tuple[str, str]:
-        token, self._ahead = self._peek(), None
-        return token
-
-    def _peek(self) -> tuple[str, str]:
-        """The kind and the characters of the next token; the kind is 'end' after the last one."""
-        while self._ahead is None:
+    def _scan(self) -> Iterator[Token]:
+        """The tokens of the dump, without spaces and comments."""
+        while True:
             match = self._token.match(self._buffer, self._at)
             is_whole = match is not None and match.end() < len(self._buffer)
             if match and is_whole and match.lastgroup in ("sign", "word"):
@@ -301,15 +245,13 @@ class _Dump:
             if not is_whole and not self._ended:
                 self._refill()
             elif match is None:
-                self._ahead = ("end", "")
+                return
             else:
                 self._at = match.end()
-                kind = str(match.lastgroup)
-                if kind == "sign" and match[0] in "'\"`":
+                if match.lastgroup == "sign" and match[0] in "'\"`":
                     raise self._damaged(f"{self._buffer[match.start() :][:40]!r} has no closing quote")
-                if kind != "space":
-                    self._ahead = (kind, match[0])
-        return self._ahead
+                if match.lastgroup != "space":
+                    yield str(match.lastgroup), match[0]
 
     def _line(self) -> str:
         """The rest of the line, with its end; empty at the end of the file."""
@@ -324,6 +266,28 @@ class _Dump:
         kept = self._buffer[self._at :]
         chunk = self._stream.read(max(CHUNK_CHARS, len(kept)))
         self._buffer, self._at, self._ended = kept + chunk, 0, not chunk
+
+
+def _split(tokens: list[Token], sign: Token) -> list[list[Token]]:
+    """The tokens between these signs, outside of any parentheses."""
+    parts, depth = [list[Token]()], 0
+    for token in tokens:
+        depth += (token == OPEN) - (token == CLOSE)
+        if token == sign and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _inside(tokens: list[Token]) -> list[Token]:
+    """What is inside of the parentheses that begin here."""
+    depth = 0
+    for number, token in enumerate(tokens):
+        depth += (token == OPEN) - (token == CLOSE)
+        if not depth:
+            return tokens[1:number]
+    return tokens[1:]
 
 
 def _unquote(name: str) -> str:
