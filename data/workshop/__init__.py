@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from .cleaning import (
-    DEFAULT,
-    EVERYTHING,
-    STEPS,
-    Cleaned,
-    Recipe,
-    check_recipe,
-    clean_dataset,
-    look_at,
-    read_recipe,
-)
+from .cleaning import DEFAULT, EVERYTHING, check_recipe, clean_dataset, look_at, read_recipe
 from .records import Dataset
-from .splitting import SPLIT_NAMES, convert_dataset, split_dataset
+from .splitting import convert_dataset, split_dataset
 
 __all__ = [
     "DEFAULT",
     "EVERYTHING",
-    "SPLIT_NAMES",
-    "STEPS",
-    "Cleaned",
     "Dataset",
-    "Recipe",
     "check_recipe",
     "clean_dataset",
     "convert_dataset",

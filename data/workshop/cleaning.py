@@ -69,6 +69,7 @@ class Cleaned:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
+    written: dict[str, int] = field(default_factory=dict)  # records in each file, where there are several
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
@@ -78,6 +79,7 @@ class Cleaned:
                 yield f"{step}: {words}" + (f" ({REASONS[step]})" if step in REASONS else "")
             yield from (f"    {example}" for example in self.examples.get(step, ()))
         yield f"kept: {self.kept:,} of {self.rows:,}"
+        yield from (f"{name}: {count:,}" for name, count in self.written.items())
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -260,9 +262,10 @@ def look_at(
 
     def watched() -> Iterator[Record]:
         for record in dataset.records():
-            for spot in record.spots:
+            spots = [spot for spot in record.spots if spot.is_learned or spot.text]  # without an empty input
+            for spot in spots:
                 lengths[spot.role].append(measure(spot.text))
-            roles = Counter(spot.role for spot in record.spots)
+            roles = Counter(spot.role for spot in spots)
             kind = ", ".join(f"{count} {role}" for role, count in roles.items())
             kinds[kind or "no text"] += 1
             languages[find_language(record.words) or "unclear"] += 1
@@ -275,4 +278,4 @@ def look_at(
         role: {name: int(np.percentile(values, percent)) for name, percent in at.items()}
         for role, values in lengths.items()
     }
-    return Overview(dataset.notes, unit, kinds, figures, languages, cleaner.result)
+    return Overview(list(dataset.notes), unit, kinds, figures, languages, cleaner.result)

@@ -21,7 +21,7 @@ MAX_WORDS = 5000  # of a text that are compared
 # With 16 bands of 4 hashes, MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**16: 0.988
 # for 0.7, 0.64 for 0.5. Those that it finds are then compared exactly.
 BANDS, HASHES, SEED = 16, 64, 7
-MAX_CANDIDATES = 50
+MAX_CANDIDATES = 200
 # Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing.
 COMMON_SHARE, MIN_COMMON = 0.05, 10
 COUNTERS = np.uint64(1 << 22)  # pairs are counted by their hash: a few share a counter

@@ -22,7 +22,7 @@ from ...settings.columns import Columns
 from ...settings.definitions import TextSettings
 from .. import dataset_index
 from ..load import read_texts
-from ..readers import Row, Table, as_data_error, json_rows, reader_process, row_files
+from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
 from ..rows import ROLES, RowSchema, detect_schema, parse_list
 
 FIRST_ROWS = 200  # read to detect what the columns mean
@@ -84,7 +84,7 @@ class Dataset:
         return [file for file in dataset_index.dataset_files(self.path) if row_files.is_row_file(file)]
 
     @cached_property
-    def _texts(self) -> list[Any]:
+    def _texts(self) -> list[LoadedText]:
         files = dataset_index.dataset_files(self.path, dataset_index.TEXT_SUFFIXES)
         if files == self._row_files or not files:
             return []
@@ -112,16 +112,14 @@ class Dataset:
         return not self._row_files
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """What the dataset is, file by file, and what its readers say of it."""
-        rows = [
-            f"{table.name}: {schema.reason if schema else 'rows whose columns are not known: all texts are read'}"
-            for table, schema in self._tables
-        ]
-        return [*rows, *(note for table, _ in self._tables for note in table.notes), *self._text_notes()]
-
-    def _text_notes(self) -> list[str]:
-        return [note for text in self._texts for note in (f"{text.name}: text, read by paragraphs", *text.notes)]
+        for table, schema in self._tables:
+            yield f"{table.name}: {schema.reason if schema else 'rows with unknown columns: all texts are read'}"
+            yield from table.notes
+        for text in self._texts:
+            yield f"{text.name}: text, read by paragraphs"
+            yield from text.notes
 
     def records(self) -> Iterator[Record]:
         """All rows, then all texts by paragraphs."""

@@ -40,7 +40,7 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
             units = enumerate(_units(dataset))
             write_records(file, SPLIT_NAMES[0], (unit for n, unit in units if (n in held_out) == is_wanted))
     result.kept = len(groups)
-    result.changed.update({"training": len(groups) - len(held_out), "validation": len(held_out)})
+    result.written = dict(zip(SPLIT_NAMES, (len(groups) - len(held_out), len(held_out)), strict=True))
     return result
 
 
@@ -69,19 +69,25 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
     pairs = Pairs()
     pairs.count(unit.words for unit in _units(dataset))
     likeness = Likeness(SIMILARITY, pairs)
-    links, sizes = list[tuple[int, int]](), list[int]()
+    same, sizes = list[tuple[object, int]](), list[int]()  # what a unit has in common with earlier ones
     first: dict[object, int] = {}  # the first unit with each text, and with each id
+    links = list[tuple[int, int]]()
     for number, unit in enumerate(_units(dataset)):
+        columns = {str(name).strip().lower(): value for name, value in unit.columns.items()}
+        ids = {name: str(value) for name, value in columns.items() if isinstance(value, (str, int, float))}
         keys: list[object] = [exact_key([unit.words])]
-        ids = {str(name).strip().lower(): value for name, value in unit.columns.items() if value not in (None, "")}
-        ids = {name: str(value) for name, value in ids.items() if isinstance(value, (str, int, float))}
-        keys += [(name, ids[name]) for name in (*CONVERSATION_COLUMNS, *DOCUMENT_COLUMNS) if name in ids]
+        keys += [(name, ids[name]) for name in (*CONVERSATION_COLUMNS, *DOCUMENT_COLUMNS) if ids.get(name)]
         # Where messages name the one that they reply to, both are of one conversation.
-        has_parents = any(name in unit.columns for name in PARENT_COLUMNS)
-        keys += [ids[name] for name in (*MESSAGE_COLUMNS, *PARENT_COLUMNS) if has_parents and name in ids]
-        links += [(first.setdefault(key, number), number) for key in keys]
+        if any(name in columns for name in PARENT_COLUMNS):
+            keys += [ids[name] for name in (*MESSAGE_COLUMNS, *PARENT_COLUMNS) if ids.get(name)]
+        for key in keys:
+            first.setdefault(key, number)
+        same += [(key, number) for key in keys]
         links += [(int(place), number) for place in likeness.find(unit.words, str(number), keep=True)]
         sizes.append(len(unit.words) if dataset.is_text else 1)
+    # Where all rows are of one conversation or document, nothing else can be meant than to divide it.
+    values = Counter(key[0] for key in first if isinstance(key, tuple))
+    links += [(first[key], number) for key, number in same if not isinstance(key, tuple) or values[key[0]] > 1]
     result.rows = len(sizes)
     return join_groups(len(sizes), links), sizes
 
@@ -94,9 +100,7 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     def converted() -> Iterator[Record]:
         for record in dataset.records():
             result.rows += 1
-            columns: Mapping[str, Any] | str = record.problem or "unreadable"
-            if not record.problem:
-                columns = to_form(record, form)
+            columns = "unreadable" if record.problem else to_form(record, form)
             if isinstance(columns, str):
                 result.dropped[columns] += 1
             else:
