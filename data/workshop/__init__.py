@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cleaning import DEFAULT, EVERYTHING, check_recipe, clean_dataset, look_at, read_recipe
+from .cleaning import DEFAULT, EVERYTHING, Recipe, check_recipe, clean_dataset, look_at, read_recipe
 from .records import Dataset
 from .splitting import convert_dataset, split_dataset
 
@@ -10,6 +10,7 @@ __all__ = [
     "DEFAULT",
     "EVERYTHING",
     "Dataset",
+    "Recipe",
     "check_recipe",
     "clean_dataset",
     "convert_dataset",

@@ -117,15 +117,14 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
 
 def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
     """The columns of a record in a form, or why it has none."""
-    texts = Counter(spot.role for spot in record.spots)
-    is_chat = "assistant" in texts
-    form = form or ("messages" if is_chat else "text")
+    said = [(spot.role, spot.text.strip()) for spot in record.spots if spot.text.strip()]
+    texts = Counter(role for role, _ in said)
+    form = form or ("messages" if any(spot.role == "assistant" for spot in record.spots) else "text")
     if record.gap is not None:
         return record.columns if form == "text" else "without a reply"
-    said = [(spot.role, spot.text.strip()) for spot in record.spots if spot.text.strip()]
     if form == "text":
         return {"text": "\n\n".join(text for _, text in said)}
-    if not is_chat:
+    if not texts["assistant"]:
         return "without a reply"
     if form == "messages" and isinstance(record.columns.get("messages"), list):
         return {key: record.columns[key] for key in ("messages", "tools") if key in record.columns}
@@ -139,7 +138,7 @@ def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
                 messages.append({"role": role, "content": text})
         return {"messages": messages}
     by_role = {role: "\n\n".join(text for own, text in said if own == role) for role, _ in said}
-    if texts["assistant"] > 1 or not by_role.get("user") or not by_role.get("assistant"):
+    if texts["assistant"] > 1 or "user" not in by_role:
         return "with other than one question and one reply"
     system = {"system": by_role["system"]} if "system" in by_role else {}
     return {**system, "instruction": by_role["user"], "output": by_role["assistant"]}

@@ -20,7 +20,7 @@ from ...core.readable import readable
 from ...settings.definitions import TrainingSettings
 from ...train_utils import size
 from ..base import CSS, RELOAD, PageContext, add_handler, follow_changes, markup, page_load
-from ..tabs import PerplexityTab, RunsTab, TryTab
+from ..tabs import DataTab, PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class TargetHost(Host, Protocol):
 def draw_tab(
     host: Host, engine: Engine[TrainingSettings, DatasetReport], session: Session, models: Any = None
 ) -> None:
-    """Draw Train, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
+    """Draw Train, Data, Try it, Perplexity and Runs; `models` is the menu of models of the standalone page."""
     context = PageContext(host, engine, session, models)
     if isinstance(host, TargetHost):
         draw_target_menu(host, context)
@@ -78,6 +78,8 @@ def draw_tab(
         with gr.Tab("Train", id="train") as train:
             train_tab = TrainTab(context)
             train_tab.draw(train)
+        with gr.Tab("Data", id="data") as data:
+            DataTab(context).draw(data)
         with gr.Tab("Try it", id="try") as try_it:
             try_tab = TryTab(context)
             try_tab.draw(try_it)
