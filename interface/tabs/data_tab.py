@@ -41,33 +41,35 @@ class DataTab:
         enabled = not self._context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
-            self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-data-name")
+            self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
             help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
-            self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-data-out")
-        self._steps = gr.CheckboxGroup(list(STEPS), value=DEFAULT_STEPS, label="Drop", elem_id="tp-data-steps")
+            self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-workshop-out")
+        self._steps = gr.CheckboxGroup(list(STEPS), value=DEFAULT_STEPS, label="Drop", elem_id="tp-workshop-steps")
         with gr.Row():
             options: dict[str, Any] = {
                 "label": "Phrases",
                 "info": "Drop rows whose reply has one, one in each line.",
             }
-            self._phrases = gr.Textbox(lines=2, elem_id="tp-data-phrases", **options)
+            self._phrases = gr.Textbox(lines=2, elem_id="tp-workshop-phrases", **options)
             self._sentences = gr.Checkbox(False, label="Drop only the sentence with a refusal or phrase")
         with gr.Row():
             help_text = "Keep only these, such as en, de. Empty keeps all."
             self._languages = gr.Textbox(
-                max_lines=1, label="Languages", info=help_text, elem_id="tp-data-languages"
+                max_lines=1, label="Languages", info=help_text, elem_id="tp-workshop-languages"
             )
-            self._least = gr.Number(0, precision=0, label="Minimum words", elem_id="tp-data-least")
+            self._least = gr.Number(0, precision=0, label="Minimum words", elem_id="tp-workshop-least")
             help_text = "0 sets no limit."
-            self._most = gr.Number(0, precision=0, label="Maximum words", info=help_text, elem_id="tp-data-most")
-        with gr.Row(elem_classes="tp-buttons"):
-            look_button = gr.Button("Look", elem_id="tp-data-look")
-            try_button = gr.Button("Show what is dropped", elem_id="tp-data-try")
-            write_button = gr.Button(
-                "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-data-write"
+            self._most = gr.Number(
+                0, precision=0, label="Maximum words", info=help_text, elem_id="tp-workshop-most"
             )
-        status = gr.HTML(elem_id="tp-data-said", elem_classes="tp-said")
-        found = gr.HTML(elem_id="tp-data-found")
+        with gr.Row(elem_classes="tp-buttons"):
+            look_button = gr.Button("Look", elem_id="tp-workshop-look")
+            try_button = gr.Button("Show what is dropped", elem_id="tp-workshop-try")
+            write_button = gr.Button(
+                "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
+            )
+        status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
+        found = gr.HTML(elem_id="tp-workshop-found")
         recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
         inputs, outputs = {self._data, self._out, *recipe}, [status, found]
         for button, handler, what in (
