@@ -116,7 +116,7 @@ class Likeness:
 
     def __init__(self, similarity: float, pairs: Pairs) -> None:
         self._rensa = _import_rensa()
-        self._index = self._rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS, seed=SEED)
+        self._index = self._rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
         self._similarity, self._pairs = similarity, pairs
         self._texts: list[Ints] = []  # the pairs of each text that is in the index
         self._places: list[str] = []

@@ -63,7 +63,7 @@ class Record(NamedTuple):
         def put(holder: Any, where: tuple[str | int, ...]) -> Any:
             if not where:
                 return text
-            copied = list(holder) if isinstance(holder, list) else dict(holder)
+            copied: Any = list(holder) if isinstance(holder, list) else dict(holder)
             copied[where[0]] = put(copied[where[0]], where[1:])
             return copied
 

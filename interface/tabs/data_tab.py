@@ -19,7 +19,7 @@ EXPLANATION = (
     "Look at a dataset before you train on it, and write a cleaned copy of it. A file that exists is never "
     "changed. Raw text is cleaned by paragraphs."
 )
-STEPS = {
+STEPS: Mapping[str, dict[str, Any]] = {
     "Duplicates": {"exact_duplicates": True},
     "Near duplicates": {"near_duplicates": workshop.DEFAULT.near_duplicates},
     "Refusals": {"refusals": "drop"},

@@ -63,11 +63,12 @@ def test_a_postgresql_dump_has_its_rows(tmp_path):
     ]  # fmt: skip
 
 
-@given(
-    st.lists(st.tuples(st.text("ab'\"\\;-/*$`[](),\n\tNé\u4e00", max_size=12), st.text(max_size=5)), min_size=1)
-)
+SIGNS = st.text("ab'\"\\;-/*$`[](),\n\tNé\u4e00", max_size=12)
+LETTERS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=5)
+
+
+@given(st.lists(st.tuples(SIGNS, LETTERS), min_size=1))
 def test_a_sqlite_dump_has_every_text_as_it_was(tmp_path_factory, rows):
-    rows = [tuple(cell.replace("\r", "").replace("\0", "") for cell in row) for row in rows]
     connection = sqlite3.connect(":memory:")
     connection.execute('create table "t ""x" (question text, "an answer" text)')
     connection.execute('create trigger r after insert on "t ""x" begin select 1; select 2; end')
