@@ -14,4 +14,5 @@ __all__ = [
     "rows",
     "split",
     "text",
+    "workshop",
 ]

@@ -101,7 +101,7 @@ def split_texts(
     contents = [_words(texts[part.file].text[part.start : part.end]) for part in parts]
     words = [arrow_store.text_digest(" ".join(content)) for content in contents]
     sizes = [part.end - part.start for part in parts]
-    held_out = _choose_parts(words, sizes, share, dataset_rng(seed, name))
+    held_out = choose_parts(words, sizes, share, dataset_rng(seed, name))
     return (
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number not in held_out]),
         _join_adjacent(texts, [part for number, part in enumerate(parts) if number in held_out]),
@@ -158,12 +158,12 @@ def split_rows(
         parts[group].append(number)
     examples = list(parts.values())
     contents = [b"".join(source.example(number).ids.tobytes() for number in numbers) for numbers in examples]
-    validation = _choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
+    validation = choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
     held_out = np.array(sorted(number for part in validation for number in examples[part]), np.int64)
     return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
 
 
-def _choose_parts(
+def choose_parts(
     contents: Sequence[Hashable], sizes: Sequence[int], share: float, rng: np.random.Generator
 ) -> set[int]:
     """Choose parts that make up about the share, equal ones together; at least one, and never all of them."""

@@ -41,7 +41,7 @@ class RunSettings:
         "The files and folders to train on, from training/datasets. For raw text, use .txt, .md, .html, .epub, "
         ".pdf, .docx, .odt, .srt, .vtt, or a folder of such files, which is read in natural order (2.txt before "
         "10.txt). For chats and tables, with one example in each row, use .json, .jsonl, .csv, .tsv, .db, "
-        ".sqlite, or .parquet. To use only part of a dataset or to repeat it, enter a percentage below this "
+        ".sqlite, .sql, or .parquet. To use only part of a dataset or to repeat it, enter a percentage below this "
         "field. On the command line, write it after the name: chats.jsonl:50 uses half of that file, and "
         "notes.md:200 uses that file twice.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,11 +42,11 @@ def read_database(path: Path, name: str, columns: Columns, head: bytes) -> Table
     address = f"file:{'//' if place.startswith('/') else ''}{quote(place)}?mode=ro{immutable}"
     chosen = (dict(columns.names), columns.table, columns.query)
     query, description = read_item("binary_rows.choose_query", path, name, address, *chosen)
-    rows = partial(_rows, "binary_rows.read_database_batches", path, name, address, query)
+    rows = partial(rows_of_batches, "binary_rows.read_database_batches", path, name, address, query)
     return Table(name, "row", rows, (), description)
 
 
-def _rows(function: str, path: Path, name: str, *arguments: Any) -> Iterator[Row]:
+def rows_of_batches(function: str, path: Path, name: str, *arguments: Any) -> Iterator[Row]:
     """The rows of the batches that a function makes in the reader process: names of columns, and some rows."""
     number, budget = 0, Budget(path, name)
     for names, batch in read_items(function, path, name, *arguments):
@@ -69,7 +69,7 @@ def choose_query(
             for each in (str(row[0]) for row in found if not str(row[0]).startswith("sqlite_")):
                 cursor = connection.execute(f"SELECT * FROM {_quote_name(each)} LIMIT 0")
                 columns[each] = [column[0] for column in cursor.description or ()]
-            chosen = _choose_table(columns, name, table, set(names.values()))
+            chosen = choose_table(columns, name, table, set(names.values()))
             query, description = f"SELECT * FROM {_quote_name(chosen)}", f"table {chosen}"
         connection.execute(query).close()  # an error is said before the rows are asked for
     yield query, description
@@ -81,19 +81,22 @@ def read_database_batches(
     """The names of the columns, and some rows at a time; called in the reader process."""
     with _connect(address, name) as connection:
         cursor = connection.execute(query)
-        columns = [column[0] for column in cursor.description or ()]
-        rows: list[Any] = []
-        started, characters = time.monotonic(), 0
-        for values in cursor:
-            rows.append(values)
-            characters += sum(len(value) for value in values if isinstance(value, (str, bytes)))
-            # Few rows at a time where they are long, or where each takes its time.
-            is_slow = time.monotonic() - started > BATCH_SECONDS
-            if len(rows) >= BATCH_ROWS or characters > BATCH_CHARS or is_slow:
-                yield columns, rows
-                rows, started, characters = [], time.monotonic(), 0
-        if rows:
+        yield from in_batches([column[0] for column in cursor.description or ()], cursor)
+
+
+def in_batches(columns: list[str], all_rows: Iterable[Any]) -> Iterator[tuple[list[str], list[Any]]]:
+    """The rows in batches: few at a time where they are long, or where each takes its time."""
+    rows: list[Any] = []
+    started, characters = time.monotonic(), 0
+    for values in all_rows:
+        rows.append(values)
+        characters += sum(len(value) for value in values if isinstance(value, (str, bytes)))
+        is_slow = time.monotonic() - started > BATCH_SECONDS
+        if len(rows) >= BATCH_ROWS or characters > BATCH_CHARS or is_slow:
             yield columns, rows
+            rows, started, characters = [], time.monotonic(), 0
+    if rows:
+        yield columns, rows
 
 
 def is_in_use(path: Path) -> bool:
@@ -102,7 +105,7 @@ def is_in_use(path: Path) -> bool:
     return log.is_file() and log.stat().st_size > 0
 
 
-def _choose_table(columns: Mapping[str, Sequence[str]], name: str, asked: str, wanted: set[str]) -> str:
+def choose_table(columns: Mapping[str, Sequence[str]], name: str, asked: str, wanted: set[str]) -> str:
     """The table that the user names, otherwise the only one, or the only one with known or wanted columns."""
     if asked:
         for table in columns:
@@ -159,7 +162,7 @@ def _connect(address: str, name: str) -> Iterator[sqlite3.Connection]:
 
 def read_parquet(path: Path, name: str) -> Table:
     """The rows of a Parquet file."""
-    return Table(name, "row", partial(_rows, "binary_rows.read_parquet_batches", path, name))
+    return Table(name, "row", partial(rows_of_batches, "binary_rows.read_parquet_batches", path, name))
 
 
 def read_parquet_batches(path: str, name: str) -> Iterator[tuple[list[str], list[Any]]]:

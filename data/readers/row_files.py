@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
-from . import binary_rows, chat_exports, chat_logs, csv_rows, messengers, text_files
+from . import binary_rows, chat_exports, chat_logs, csv_rows, messengers, sql_rows, text_files
 from .chat_logs import ChatOptions
 from .json_rows import Table, find_export_column, read_json, read_jsonl
 
@@ -21,7 +21,7 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
 }
 FIRST_ROWS = 20  # that show of which program an export is
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES)
+SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES, ".sql")
 
 
 def is_row_file(path: Path) -> bool:
@@ -44,6 +44,8 @@ def read_table(path: Path, name: str, columns: Columns, chats: ChatOptions = Cha
         return binary_rows.read_database(path, name, columns, head)
     if suffix == ".parquet":
         return binary_rows.read_parquet(path, name)
+    if suffix == ".sql":
+        return sql_rows.read_dump(path, name, columns, head)
     if suffix not in READERS:
         return messengers.read_whatsapp(path, name, chats)
     table = READERS[suffix](path, name)

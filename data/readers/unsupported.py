@@ -10,6 +10,7 @@ from ...train_utils import natural_key, plural
 
 # The webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer.
 HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
+RECIPE_SUFFIX = ".recipe.json"  # beside a dataset that was cleaned
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
@@ -19,7 +20,6 @@ REMEDIES = {
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".azw4", ".kfx", ".prc", ".fb2", ".lit", ".lrf", ".pdb"), BOOK),
     **dict.fromkeys((".djvu", ".xps", ".ps"), "save it as a .pdf with selectable text, or save its text as .txt"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save the sheet as .csv"),
-    ".sql": "import it into a database and save the database as .sqlite, or save the table as .csv",
     ".arrow": "use the .jsonl or .parquet file that it was made from",
     **dict.fromkeys((".pptx", ".ppt", ".odp", ".key"), "save its text as .txt, or save the slides as .pdf"),
     **dict.fromkeys((".zip", ".rar", ".7z", ".gz", ".bz2", ".xz", ".zst", ".tar", ".tgz"), "unpack it"),
@@ -35,7 +35,7 @@ PLAIN_KINDS = {
 
 
 def is_hidden(name: str) -> bool:
-    return name.lower().startswith(HIDDEN_PREFIXES)
+    return name.lower().startswith(HIDDEN_PREFIXES) or name.lower().endswith(RECIPE_SUFFIX)
 
 
 def visible_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:

@@ -115,7 +115,10 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
         broken = islice((row for row in table.rows() if row.problem), MAX_LISTED)
         reasons = [f"{name}, {table.unit} {row.number}: {_as_sentence(row.problem)}" for row in broken]
         if not reasons and any(row.without_reply for row in table.rows()):
-            reasons = [f"{name}: no conversation has a reply from the assistant, so there is nothing to train on."]
+            lacks = "a reply from the assistant, so there is nothing to train on"
+            if objective.compares:
+                lacks = "a reply with another version (regenerated, swiped or edited), so there are no preferences"
+            reasons = [f"{name}: no conversation has {lacks}."]
         raise DataError(
             "\n".join(reasons) or f"{name} has no rows. Add rows to it, or remove it from the dataset."
         )

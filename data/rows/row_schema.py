@@ -120,7 +120,7 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
     for column in json_rows.CHAT_COLUMNS:
         if column in lists:
             return _chat_schema((column,), system, f"chats, because the rows have the column '{column}'")
-        if any(isinstance(_parse_list(value), list) for value in values.get(column, ())):
+        if any(isinstance(parse_list(value), list) for value in values.get(column, ())):
             reason = f"chats, because the rows have lists of messages as text in the column '{column}'"
             return _chat_schema((column,), system, reason)
     for names in json_rows.COMPLETION_PAIRS:
@@ -206,7 +206,7 @@ def _chosen_chat_schema(values: Mapping[str, Sequence[Any]], system: str) -> Row
     """Chats that end in 'chosen': a whole chat, or the reply to one in another column; None where it has texts."""
     if json_rows.CHOSEN not in values:
         return None
-    replies = map(_parse_list, values[json_rows.CHOSEN])
+    replies = map(parse_list, values[json_rows.CHOSEN])
     reply = next((value for value in replies if value and isinstance(value, (list, tuple, Mapping))), None)
     names = [name for name in (*json_rows.CHAT_COLUMNS, "prompt") if name in values]
     before = next((name for name in names if any(isinstance(value, (list, tuple)) for value in values[name])), "")
@@ -230,7 +230,7 @@ def _value(columns: Mapping[str, Any], name: str) -> Any:
     return next((value for key, value in columns.items() if str(key).strip().lower() == name), None)
 
 
-def _parse_list(value: Any) -> Any:
+def parse_list(value: Any) -> Any:
     """Parse a list of messages that is text, as in tables: JSON or a Python literal; other values stay."""
     if not isinstance(value, str) or not SERIALIZED_LIST.match(value):
         return value
@@ -249,7 +249,7 @@ def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
     if isinstance(listed, str) and name in (prompt for prompt, _ in json_rows.COMPLETION_PAIRS):
         listed = [{"role": "user", "content": listed}]
     if name in (*json_rows.CHAT_COLUMNS, json_rows.CHOSEN):
-        listed = _parse_list(listed)
+        listed = parse_list(listed)
     if name == json_rows.CHOSEN and isinstance(listed, (str, Mapping)):
         listed = [{"role": "assistant", "content": listed} if isinstance(listed, str) else listed]
     if listed is None:

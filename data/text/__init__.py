@@ -10,6 +10,7 @@ from .cleaning import mark as mark
 from .cleaning import remove_boilerplate as remove_boilerplate
 from .lines import find_wrap_width as find_wrap_width
 from .lines import is_tagged as is_tagged
+from .sentences import find_stop_ends as find_stop_ends
 from .sentences import read_stretches as read_stretches
 from .slice_map import SliceMap as SliceMap
 from .slice_map import build_slice_map as build_slice_map

@@ -18,7 +18,7 @@ from ...core.model_shape import ModelShape, model_bytes
 from ...core.readable import readable
 from ...train_utils import size
 from ..base import CSS, RELOAD, PageContext, PageEngine, add_handler, markup, page_load
-from ..tabs import PerplexityTab, RunsTab, TryTab
+from ..tabs import DataTab, PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
 MAX_REASON_CHARS = 200
@@ -66,6 +66,8 @@ def draw_tab(context: PageContext) -> None:
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
         with gr.Tab("Train", id="train") as tab:
             train_tab = TrainTab(context, tab)
+        with gr.Tab("Data", id="data") as tab:
+            DataTab(context, tab)
         with gr.Tab("Try it", id="try") as tab:
             try_tab = TryTab(context, tab)
         with gr.Tab("Perplexity", id="perplexity") as tab:

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
-TABS = ("Train", "Try it", "Perplexity", "Runs")
+TABS = ("Train", "Data", "Try it", "Perplexity", "Runs")
 RUN_AXE = """() => axe.run({exclude: [['footer']]}, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"""
 STILL = "*, *::before, *::after { transition: none !important; animation: none !important; }"
 """Colors in the middle of a transition are nobody's choice."""

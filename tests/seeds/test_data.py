@@ -27,8 +27,8 @@ def problem_of(place, name, content, **more):
     return problem
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "db"])
-def test_a_csv_tsv_or_db_file_is_the_dataset(place, ending):
+@pytest.mark.parametrize("ending", ["csv", "tsv", "db", "sql"])
+def test_a_csv_tsv_db_or_sql_file_is_the_dataset(place, ending):
     name, names = f"data.{ending}", ("question", "answer")
     place.write("other.csv", "question,answer\nNo?,No.")
     if ending == "db":
@@ -36,6 +36,8 @@ def test_a_csv_tsv_or_db_file_is_the_dataset(place, ending):
             connection.execute("create table chats (question text, answer text)")
             connection.executemany("insert into chats values (?, ?)", PAIRS)
         connection.close()
+    elif ending == "sql":
+        place.write(name, "\n".join(f"INSERT INTO chats (question, answer) VALUES {pair};" for pair in PAIRS))
     else:
         place.write(name, "\n".join(("," if ending == "csv" else "\t").join(row) for row in [names, *PAIRS]))
     report = checked(place, data=[name], **AUTO)
@@ -43,8 +45,6 @@ def test_a_csv_tsv_or_db_file_is_the_dataset(place, ending):
 
 
 def test_files_that_cannot_be_used_are_refused_with_what_to_do(place):
-    advice = problem_of(place, "dump.sql", b"select * from foo; select * from bar;")
-    assert "import it into a database and save the database as .sqlite" in advice
     advice = problem_of(place, "train.arrow", b"ARROW1\0\0" + bytes(range(256)))
     assert "use the .jsonl or .parquet file that it was made from" in advice
     assert "Use the .jsonl file from before tokenization." in read_page("tokenized .arrow files")

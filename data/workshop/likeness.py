@@ -1,0 +1,168 @@
+"""Whether texts are the same or nearly the same, and in which language a text is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...chunking import Flags, Ints
+from ...core.errors import DataError
+from ..split import hash_runs
+from ..unspaced import UNSPACED
+
+# Two texts are compared by their pairs of neighboring words: one changed word of a hundred changes two pairs.
+PAIR = 2
+SIMILARITY = 0.7  # of all pairs of two texts, the share that both have; with 9 % of the words changed it is 0.7
+MIN_PAIRS = 4  # a shorter text is compared as a whole only
+MAX_WORDS = 5000  # of a text that are compared
+# With 16 bands of 4 hashes, MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**16: 0.988
+# for 0.7, 0.64 for 0.5. Those that it finds are then compared exactly.
+BANDS, HASHES, SEED = 16, 64, 7
+MAX_CANDIDATES = 200
+# Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing.
+COMMON_SHARE, MIN_COMMON = 0.05, 10
+COUNTERS = np.uint64(1 << 22)  # pairs are counted by their hash: a few share a counter
+# In scripts without spaces, each letter is a word.
+WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
+
+LANGUAGE_CHARS, MIN_SHARE, MIN_LETTERS = 2000, 0.5, 3
+SCRIPTS = {
+    "ja": "\u3040-\u30ff",
+    "zh": "\u4e00-\u9fff",
+    "ko": "\uac00-\ud7af",
+    "th": "\u0e00-\u0e7f",
+    "el": "\u0370-\u03ff",
+    "he": "\u0590-\u05ff",
+    "ar": "\u0600-\u06ff",
+    "hi": "\u0900-\u097f",
+}
+SCRIPT_LETTERS = {language: re.compile(f"[{letters}]") for language, letters in SCRIPTS.items()}
+# The commonest words of each language; a text is in the language with most of its words among them.
+COMMON_WORDS = {
+    "en": "the of and to in is that it was for with he she you i not they are have be this on at but my what from",
+    "de": "der die das und ist nicht ich ein eine zu den von mit sie es dem auf sich war im für als auch wie er",
+    "fr": "le la les et est des une dans que qui pas je il elle pour vous un du en ce sur se au avec ne plus",
+    "es": "el la los las y es que de en un una por con no se del lo su para como más yo pero al fue era muy",
+    "it": "il la che di e è un una non per sono mi con si lo gli le del della ma come più questo in anche ho",
+    "pt": "o a os as e é que de em um uma não para com se do da por mais como eu ele ela mas foi ao no na",
+    "nl": "de het een en is van niet ik dat in te op zijn met voor die hij ze er maar aan was ook je naar",
+    "sv": "och att det som en är jag på av för med inte den han hon var till ett om men så de vi har från",
+    "pl": "i w nie się na to z że jest do jak ale o co tak po za od był była ja mi go już tylko czy",
+    "tr": "ve bir bu da de için ne ile ben o çok var mi daha gibi ama değil sen olarak kadar her şey",
+    "ru": "и в не на что я с он как это по она но к из у за так же все от бы было мы вы его",
+    "uk": "і в не на що я з він як це та у до але вона за так від ми ви його був було який й",
+}
+LANGUAGES_OF = {
+    word: [language for language, words in COMMON_WORDS.items() if word in words.split()]
+    for word in {word for words in COMMON_WORDS.values() for word in words.split()}
+}
+
+
+def exact_key(texts: Iterable[str]) -> int:
+    """Equal for texts that differ in case and spaces only; of two others, once in 2**64."""
+    return hash(tuple(" ".join(text.split()).casefold() for text in texts))
+
+
+def find_language(text: str) -> str:
+    """The language of a text by its script or its commonest words; empty where these do not tell."""
+    sample = text[:LANGUAGE_CHARS].lower()
+    letters = sum(map(str.isalpha, sample))
+    for language, pattern in SCRIPT_LETTERS.items():
+        # Japanese is written with Chinese characters too, but not without its own.
+        share = 0.1 if language == "ja" else MIN_SHARE
+        if letters and len(pattern.findall(sample)) > share * letters:
+            return language
+    votes: dict[str, int] = {}
+    for word in WORD.findall(sample):
+        for language in LANGUAGES_OF.get(word, ()):
+            votes[language] = votes.get(language, 0) + 1
+    first, second = ([*sorted(votes.values(), reverse=True), 0, 0])[:2]
+    return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
+
+
+class Pairs:
+    """The pairs of words of texts, as hashes, without those that most texts have."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._counts: Ints = np.zeros(int(COUNTERS), np.int32)
+        self._common: Flags = np.zeros(int(COUNTERS), bool)
+
+    def count(self, texts: Iterable[str]) -> None:
+        """Find the common pairs of a dataset; each text counts once, however often it occurs."""
+        seen: set[int] = set()
+        for text in texts:
+            if (key := exact_key([text])) not in seen:
+                seen.add(key)
+                self._counts[np.unique(self._all(text) % COUNTERS)] += 1
+        self._common = self._counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
+
+    def of(self, text: str) -> Ints:
+        pairs = self._all(text)
+        kept: Ints = pairs[~self._common[pairs % COUNTERS]]
+        return kept
+
+    def _all(self, text: str) -> Ints:
+        words = WORD.findall(text.casefold())[:MAX_WORDS]
+        pairs: Ints = np.unique(hash_runs(words, PAIR, self._numbers))
+        return pairs
+
+
+class Likeness:
+    """Texts one after another, each compared with those before it."""
+
+    def __init__(self, similarity: float, pairs: Pairs) -> None:
+        self._rensa = _import_rensa()
+        self._index = self._rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
+        self._similarity, self._pairs = similarity, pairs
+        self._texts: list[Ints] = []  # the pairs of each text that is in the index
+        self._places: list[str] = []
+
+    def find(self, text: str, place: str, *, keep: bool = False) -> list[str]:
+        """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each."""
+        pairs = self._pairs.of(text)
+        if len(pairs) < MIN_PAIRS:
+            return []
+        sketch = self._rensa.RMinHash(num_perm=HASHES, seed=SEED)
+        data = pairs.tobytes()
+        sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
+        found = []
+        for number in self._index.query(sketch)[:MAX_CANDIDATES]:
+            other = self._texts[number]
+            both = len(np.intersect1d(pairs, other, assume_unique=True))
+            if both >= self._similarity * (len(pairs) + len(other) - both):
+                found.append(self._places[number])
+        if keep or not found:
+            self._index.insert(len(self._texts), sketch)
+            self._texts.append(pairs)
+            self._places.append(place)
+        return found
+
+
+def _import_rensa() -> Any:
+    try:
+        import rensa
+    except ImportError as error:
+        raise DataError(
+            "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, add: "
+            "--set near_duplicates=0"
+        ) from error
+    return rensa
+
+
+def join_groups(count: int, links: Iterable[tuple[int, int]]) -> Sequence[int]:
+    """The group of each of so many things, of which some are linked; a group is named by one of its things."""
+    groups = list(range(count))
+
+    def find(number: int) -> int:
+        while groups[number] != number:
+            groups[number] = groups[groups[number]]  # halves the way for the next search
+            number = groups[number]
+        return number
+
+    for one, other in links:
+        groups[find(one)] = find(other)
+    return [find(number) for number in range(count)]

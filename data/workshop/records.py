@@ -1,0 +1,241 @@
+"""A dataset as a stream of records, rows or paragraphs of a text, and its way back into a file.
+
+Nothing but the record at hand is in memory, so a dataset may be read as often as a step needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+from ...core.errors import DataError, SavingError
+from ...core.files import atomic_write
+from ...settings.columns import Columns
+from ...settings.definitions import TextSettings
+from .. import dataset_index
+from ..load import read_texts
+from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
+from ..rows import ROLES, RowSchema, detect_schema, parse_list
+
+FIRST_ROWS = 200  # read to detect what the columns mean
+HARD_CUT = "\n\n\n"
+PARAGRAPH_GAP = re.compile(r"\n(?:[ \t]*\n)+")
+TEXT_ENDINGS, ROW_ENDINGS = (".txt", ".md"), (".jsonl",)
+
+
+class Spot(NamedTuple):
+    """A text in a record: whose words it is, and where it stands in the columns."""
+
+    role: str  # system, user, assistant or tool; "text" for what is no chat
+    text: str
+    where: tuple[str | int, ...]
+
+    @property
+    def is_learned(self) -> bool:
+        return self.role in ("assistant", "text")
+
+
+class Record(NamedTuple):
+    """A row or a paragraph: its place for users, its columns, and the texts in them."""
+
+    place: str
+    columns: Mapping[str, Any]  # of a paragraph: {"text": ...}
+    spots: Sequence[Spot] = ()
+    gap: str | None = None  # the line breaks before a paragraph; None for a row
+    problem: str = ""  # why it can't be read
+
+    @property
+    def words(self) -> str:
+        """Its texts without system messages, which many rows share."""
+        return "\n".join(spot.text for spot in self.spots if spot.role != "system")
+
+    def with_text(self, spot: Spot, text: str) -> Record:
+        """The record with another text in this place."""
+
+        def put(holder: Any, where: tuple[str | int, ...]) -> Any:
+            if not where:
+                return text
+            copied: Any = list(holder) if isinstance(holder, list) else dict(holder)
+            copied[where[0]] = put(copied[where[0]], where[1:])
+            return copied
+
+        spots = [each._replace(text=text) if each.where == spot.where else each for each in self.spots]
+        return self._replace(columns=put(self.columns, spot.where), spots=spots)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A file or a folder, to be read again and again."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+    drop_boilerplate: bool = False
+
+    @cached_property
+    def _row_files(self) -> list[Path]:
+        return [file for file in dataset_index.dataset_files(self.path) if row_files.is_row_file(file)]
+
+    @cached_property
+    def _texts(self) -> list[LoadedText]:
+        files = dataset_index.dataset_files(self.path, dataset_index.TEXT_SUFFIXES)
+        if files == self._row_files or not files:
+            return []
+        settings = replace(TextSettings(), drop_boilerplate=self.drop_boilerplate)
+        return read_texts(self.path, HARD_CUT, settings=settings)
+
+    @cached_property
+    def _tables(self) -> list[tuple[Table, RowSchema | None]]:
+        """Each file of rows with what its columns mean; None where nothing fits them."""
+        found = []
+        for file in self._row_files:
+            name = file.relative_to(self.path).as_posix() if file != self.path else file.name
+            with as_data_error(name):
+                table = row_files.read_table(file, name, self.columns)
+                first = [self._rename(row) for row in islice(table.rows(), FIRST_ROWS) if not row.problem]
+                try:
+                    schema = detect_schema(first, name, "") if first else None
+                except DataError:
+                    schema = None
+            found.append((table, schema))
+        return found
+
+    @property
+    def is_text(self) -> bool:
+        return not self._row_files
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What the dataset is, file by file, and what its readers say of it."""
+        for table, schema in self._tables:
+            yield f"{table.name}: {schema.reason if schema else 'rows with unknown columns: all texts are read'}"
+            yield from table.notes
+        for text in self._texts:
+            yield f"{text.name}: text, read by paragraphs"
+            yield from text.notes
+
+    def records(self) -> Iterator[Record]:
+        """All rows, then all texts by paragraphs."""
+        with reader_process():
+            for table, schema in self._tables:
+                prefix = f"{table.name}, " if len(self._tables) > 1 else ""
+                with as_data_error(table.name):
+                    for row in table.rows():
+                        place = f"{prefix}{table.unit} {row.number}"
+                        if row.problem or row.without_reply:
+                            yield Record(place, {}, problem=row.problem or "has no reply")
+                        else:
+                            columns = self._rename(row).columns
+                            columns = {key: _listed(key, value) for key, value in columns.items()}
+                            yield Record(place, columns, tuple(find_spots(columns, schema)))
+            for text in self._texts:
+                prefix = f"{text.name}, " if len(self._texts) > 1 else ""
+                # The lines of a text without blank lines, such as a log, stand for themselves.
+                content = str(text.text).strip("\n")
+                breaks = PARAGRAPH_GAP if PARAGRAPH_GAP.search(content) else re.compile("\n")
+                gap, start = HARD_CUT, 0  # another text does not go on where the one before ended
+                for number, end in enumerate([*breaks.finditer(content), None], start=1):
+                    paragraph = content[start : end.start() if end else None]
+                    spots = (Spot("text", paragraph, ("text",)),)
+                    yield Record(f"{prefix}paragraph {number}", {"text": paragraph}, spots, gap)
+                    gap, start = (end[0], end.end()) if end else ("", 0)
+
+    def _rename(self, row: Row) -> Row:
+        """The row with the columns that the user named under our names."""
+        theirs = {their: our for our, their in self.columns.names.items()}
+        return row._replace(columns={theirs.get(str(key), key): value for key, value in row.columns.items()})
+
+
+def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator[Spot]:
+    """The texts of a row with their roles; of unknown columns all texts but ids."""
+    by_name = {str(key).strip().lower(): key for key in columns}
+    if schema is None or schema.kind in ("text", "format"):
+        names = [name for name in by_name if name not in json_rows.ID_COLUMNS]
+        names = names if schema is None else [name.strip().lower() for name in schema.columns]
+        roles = dict.fromkeys(names, "text")
+    elif schema.kind == "answer":
+        question, more, answer, system = (name.strip().lower() for name in schema.columns)
+        roles = {system: "system", question: "user", more: "user", answer: "assistant"}
+    else:  # completions, and chats in one column or two
+        roles = dict(zip(schema.columns, ("user", "assistant"), strict=False))
+    for name, role in roles.items():
+        key = by_name.get(name)
+        value = columns.get(key) if key is not None else None
+        if isinstance(value, str):
+            yield Spot(role, value, (str(key),))
+        for number, message in enumerate(value if isinstance(value, list) else ()):
+            if not isinstance(message, Mapping):
+                continue
+            field = "content" if "content" in message else "value"
+            said, own = message.get(field), str(message.get("role", message.get("from"))).strip().lower()
+            where = (str(key), number, field)
+            if isinstance(said, str):
+                yield Spot(ROLES.get(own, role), said, where)
+            for part, item in enumerate(said if isinstance(said, list) else ()):
+                if isinstance(item, Mapping) and isinstance(item.get("text"), str):
+                    yield Spot(ROLES.get(own, role), item["text"], (*where, part, "text"))
+
+
+def _listed(key: str, value: Any) -> Any:
+    """A list of messages that a table holds as text, as a list."""
+    return parse_list(value) if str(key).strip().lower() in json_rows.CHAT_COLUMNS else value
+
+
+@contextmanager
+def new_files(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary paths that get these names at the end; a file that exists is never overwritten."""
+
+    def refuse_existing() -> None:
+        for path in paths:
+            if path.exists() or path.is_symlink():
+                raise SavingError(f"{path} exists already. Choose another name, or remove it.")
+
+    refuse_existing()
+    with ExitStack() as stack:
+        names = (f".making-{token_hex(4)}-{path.name}" for path in paths)
+        yield [stack.enter_context(atomic_write(*each)) for each in zip(paths, names, strict=True)]
+        refuse_existing()  # another program may have made one in the meantime
+
+
+def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
+    """Write records to a file whose final name tells how: rows of JSON, or a text."""
+    with path.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        if Path(name).suffix.lower() in ROW_ENDINGS:
+            for columns in as_rows(records):
+                file.write(json.dumps(columns, ensure_ascii=False) + "\n")
+            return
+        is_first = True
+        for record in records:
+            file.write(("" if is_first else record.gap or HARD_CUT) + str(record.columns["text"]))
+            is_first = False
+        file.write("\n")
+
+
+def as_rows(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
+    """The columns of rows, and the sections of texts, whose paragraphs are put together again."""
+    section: list[str] = []
+    for record in records:
+        if record.gap is None:
+            yield record.columns
+            continue
+        if section and record.gap.count("\n") >= len(HARD_CUT):
+            yield {"text": "".join(section)}
+            section = []
+        section += [record.gap if section else "", str(record.columns["text"])]
+    if section:
+        yield {"text": "".join(section)}
+
+
+def check_ending(path: Path, dataset: Dataset) -> None:
+    """A DataError where the name of the output does not fit the dataset."""
+    allowed = (*TEXT_ENDINGS, *ROW_ENDINGS) if dataset.is_text else ROW_ENDINGS
+    if path.suffix.lower() not in allowed:
+        what = "a text" if dataset.is_text else "rows"
+        raise DataError(f"{path.name}: {what} can be written as {' or '.join(allowed)}. Choose such a name.")

@@ -1,0 +1,144 @@
+"""Split a dataset into training and validation files without a leak, and convert it to the common forms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..readers import json_rows
+from ..split import choose_parts
+from .cleaning import Cleaned
+from .likeness import SIMILARITY, Likeness, Pairs, exact_key, join_groups
+from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, new_files, write_records
+
+SPLIT_NAMES = ("train.jsonl", "validation.jsonl")
+DOCUMENT_COLUMNS = ("document_id", "doc_id", "article_id", "book_id", "page_id", "source_id", "url", "source_url")
+CONVERSATION_COLUMNS, _, MESSAGE_COLUMNS, PARENT_COLUMNS = json_rows.CONVERSATION_ID_COLUMNS
+MIN_PARTS = 10  # a text with fewer sections is split inside them
+Form = Literal["messages", "instruction", "text"]
+
+
+def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cleaned:
+    """Write the two files. What is nearly the same, or of one conversation or document, is in one of them."""
+    if not 0 < share < 1:
+        raise DataError(f"The validation part is {share:g}. It must be above 0 and below 1, such as 0.1.")
+    result = Cleaned()
+    with new_files(*(folder / name for name in SPLIT_NAMES)) as (training, validation):
+        groups, sizes = _find_groups(dataset, result)
+        if len(set(groups)) < 2:
+            raise DataError(
+                f"{dataset.path.name} can't be split: it is one row, or all of it is nearly the same, or of one "
+                "conversation or document."
+            )
+        held_out = choose_parts(groups, sizes, share, np.random.default_rng(seed))
+        for file, is_wanted in ((training, False), (validation, True)):
+            units = enumerate(_units(dataset))
+            write_records(file, SPLIT_NAMES[0], (unit for n, unit in units if (n in held_out) == is_wanted))
+    result.kept = len(groups)
+    result.written = dict(zip(SPLIT_NAMES, (len(groups) - len(held_out), len(held_out)), strict=True))
+    return result
+
+
+def _units(dataset: Dataset) -> Iterator[Record]:
+    """What is never divided: a row, or a section of a text; with few sections, a tenth of all texts."""
+    paragraphs = list[Record]()
+    for record in dataset.records():
+        if record.gap is not None:
+            paragraphs.append(record)
+        elif not record.problem:
+            yield record
+    sections = list(as_rows(paragraphs))
+    if len(sections) < MIN_PARTS:
+        size, length = sum(len(record.words) for record in paragraphs) / MIN_PARTS, 0
+        for number, record in enumerate(paragraphs):
+            if length >= size:
+                paragraphs[number], length = record._replace(gap=HARD_CUT), 0
+            length += len(record.words)
+        sections = list(as_rows(paragraphs))
+    for columns in sections:
+        yield Record("", columns, (Spot("text", str(columns["text"]), ("text",)),))
+
+
+def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list[int]]:
+    """The group of each unit, which must not be divided, and the size of each unit."""
+    pairs = Pairs()
+    pairs.count(unit.words for unit in _units(dataset))
+    likeness = Likeness(SIMILARITY, pairs)
+    same, sizes = list[tuple[object, int]](), list[int]()  # what a unit has in common with earlier ones
+    first: dict[object, int] = {}  # the first unit with each text, and with each id
+    links = list[tuple[int, int]]()
+    for number, unit in enumerate(_units(dataset)):
+        columns = {str(name).strip().lower(): value for name, value in unit.columns.items()}
+        ids = {name: str(value) for name, value in columns.items() if isinstance(value, (str, int, float))}
+        keys: list[object] = [exact_key([unit.words])]
+        keys += [(name, ids[name]) for name in (*CONVERSATION_COLUMNS, *DOCUMENT_COLUMNS) if ids.get(name)]
+        # Where messages name the one that they reply to, both are of one conversation.
+        if any(name in columns for name in PARENT_COLUMNS):
+            keys += [ids[name] for name in (*MESSAGE_COLUMNS, *PARENT_COLUMNS) if ids.get(name)]
+        for key in keys:
+            first.setdefault(key, number)
+        same += [(key, number) for key in keys]
+        links += [(int(place), number) for place in likeness.find(unit.words, str(number), keep=True)]
+        sizes.append(len(unit.words) if dataset.is_text else 1)
+    # Where all rows are of one conversation or document, nothing else can be meant than to divide it.
+    values = Counter(key[0] for key in first if isinstance(key, tuple))
+    links += [(first[key], number) for key, number in same if not isinstance(key, tuple) or values[key[0]] > 1]
+    result.rows = len(sizes)
+    return join_groups(len(sizes), links), sizes
+
+
+def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
+    """Write a dataset as rows of JSON in a common form; without one, in that which fits the dataset."""
+    check_ending(out, dataset)
+    result = Cleaned()
+
+    def converted() -> Iterator[Record]:
+        for record in dataset.records():
+            result.rows += 1
+            columns = "unreadable" if record.problem else to_form(record, form)
+            if isinstance(columns, str):
+                result.dropped[columns] += 1
+            else:
+                result.kept += 1
+                yield record._replace(columns=columns)
+
+    with new_files(out) as (temporary,):
+        write_records(temporary, out.name, converted())
+        if not result.kept:
+            reasons = "; ".join(f"{count:,} {reason}" for reason, count in result.dropped.items())
+            raise DataError(f"{dataset.path.name} has no rows of this form ({reasons}).")
+    return result
+
+
+def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
+    """The columns of a record in a form, or why it has none."""
+    said = [(spot.role, spot.text.strip()) for spot in record.spots if spot.text.strip()]
+    texts = Counter(role for role, _ in said)
+    form = form or ("messages" if any(spot.role == "assistant" for spot in record.spots) else "text")
+    if record.gap is not None:
+        return record.columns if form == "text" else "without a reply"
+    if form == "text":
+        return {"text": "\n\n".join(text for _, text in said)}
+    if not texts["assistant"]:
+        return "without a reply"
+    if form == "messages" and isinstance(record.columns.get("messages"), list):
+        return {key: record.columns[key] for key in ("messages", "tools") if key in record.columns}
+    if form == "messages":
+        # The parts of a question, such as an instruction and its input, are one message.
+        messages: list[dict[str, str]] = []
+        for role, text in said:
+            if messages and messages[-1]["role"] == role == "user":
+                messages[-1]["content"] += f"\n\n{text}"
+            else:
+                messages.append({"role": role, "content": text})
+        return {"messages": messages}
+    by_role = {role: "\n\n".join(text for own, text in said if own == role) for role, _ in said}
+    if texts["assistant"] > 1 or "user" not in by_role:
+        return "with other than one question and one reply"
+    system = {"system": by_role["system"]} if "system" in by_role else {}
+    return {**system, "instruction": by_role["user"], "output": by_role["assistant"]}

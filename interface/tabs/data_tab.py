@@ -1,0 +1,128 @@
+"""The Data tab: what is in a dataset, what cleaning would drop from it, and a cleaned copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from ...core.errors import DataError
+from ...core.files import safe_paths
+from ...data import dataset_index, workshop
+from ...data.rows import load_refusal_phrases
+from ..base import PageContext, add_handler, markup, page_load, refresh_choices
+from ..train import data_menu
+
+EXPLANATION = (
+    "Look at a dataset before you train on it, and write a cleaned copy of it. A file that exists is never "
+    "changed. Raw text is cleaned by paragraphs."
+)
+STEPS: Mapping[str, dict[str, Any]] = {
+    "Duplicates": {"exact_duplicates": True},
+    "Near duplicates": {"near_duplicates": workshop.DEFAULT.near_duplicates},
+    "Refusals": {"refusals": "drop"},
+    "Empty replies": {"empty_replies": True},
+    "Broken encoding": {"broken_encoding": True},
+    "Boilerplate": {"boilerplate": True},
+}
+DEFAULT_STEPS = ["Duplicates", "Near duplicates", "Refusals"]
+EXAMPLES = Markup("<details><summary>{}</summary>{}</details>")
+
+
+class DataTab:
+    """The components of the tab and their event handlers."""
+
+    def __init__(self, context: PageContext, tab: gr.Tab) -> None:
+        self._context = context
+        enabled = not self._context.read_only_reason()
+        gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+        with gr.Row():
+            self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
+            help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
+            self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-workshop-out")
+        self._steps = gr.CheckboxGroup(list(STEPS), value=DEFAULT_STEPS, label="Drop", elem_id="tp-workshop-steps")
+        with gr.Row():
+            options: dict[str, Any] = {
+                "label": "Phrases",
+                "info": "Drop rows whose reply has one, one in each line.",
+            }
+            self._phrases = gr.Textbox(lines=2, elem_id="tp-workshop-phrases", **options)
+            self._sentences = gr.Checkbox(False, label="Drop only the sentence with a refusal or phrase")
+        with gr.Row():
+            help_text = "Keep only these, such as en, de. Empty keeps all."
+            self._languages = gr.Textbox(
+                max_lines=1, label="Languages", info=help_text, elem_id="tp-workshop-languages"
+            )
+            self._least = gr.Number(0, precision=0, label="Minimum words", elem_id="tp-workshop-least")
+            help_text = "0 sets no limit."
+            self._most = gr.Number(
+                0, precision=0, label="Maximum words", info=help_text, elem_id="tp-workshop-most"
+            )
+        with gr.Row(elem_classes="tp-buttons"):
+            look_button = gr.Button("Look", elem_id="tp-workshop-look")
+            try_button = gr.Button("Show what is dropped", elem_id="tp-workshop-try")
+            write_button = gr.Button(
+                "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
+            )
+        status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
+        found = gr.HTML(elem_id="tp-workshop-found")
+        recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
+        inputs, outputs = {self._data, self._out, *recipe}, [status, found]
+        for button, handler, what in (
+            (look_button, self._on_look, "Looking at the dataset"),
+            (try_button, self._on_try, "Reading the dataset"),
+            (write_button, self._on_write, "Cleaning"),
+        ):
+            add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
+        opened, context = [tab.select, page_load()], self._context
+        refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+
+    def _on_look(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+        dataset, _, refusals = self._read(inputs)
+        yield markup.paragraph(f"Looking at {dataset.path.name} ...", quiet=True), ""
+        overview = workshop.look_at(dataset, workshop.EVERYTHING, refusals)
+        lines = [line for line in overview.lines() if not line.startswith(" ")]
+        yield "", markup.bullets(lines) + examples_html(overview.found.examples)
+
+    def _on_try(self, inputs: Mapping[Any, Any], out: str = "") -> Iterator[tuple[str, str]]:
+        dataset, recipe, refusals = self._read(inputs)
+        yield markup.paragraph(f"Reading {dataset.path.name} ...", quiet=True), ""
+        folder = self._context.host.folders.datasets
+        path = safe_paths.descendant(folder, out, "Cleaned copy", refusal=DataError) if out else None
+        result = workshop.clean_dataset(dataset, recipe, refusals, path)
+        lines = [line for line in result.lines() if not line.startswith(" ")]
+        said = f"{out} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
+        yield markup.paragraph(said), markup.bullets(lines) + examples_html(result.examples)
+
+    def _on_write(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+        self._context.check_writable()
+        out = str(inputs[self._out] or "").strip()
+        if not out:
+            raise DataError("Enter a name under Cleaned copy.")
+        yield from self._on_try(inputs, out)
+
+    def _read(self, inputs: Mapping[Any, Any]) -> tuple[workshop.Dataset, workshop.Recipe, tuple[str, ...]]:
+        """The dataset, the recipe and the refusals that the tab asks for."""
+        folders, name = self._context.host.folders, str(inputs[self._data] or "").strip()
+        if not name:
+            raise DataError("Choose a dataset first.")
+        (entry,) = dataset_index.find_datasets([name], folders)
+        values: dict[str, Any] = {}
+        for step in inputs[self._steps] or ():
+            values |= STEPS.get(step, {})
+        if inputs[self._sentences]:
+            values |= {"refusals": "sentence"} if "refusals" in values else {}
+            values["phrases_drop"] = "sentence"
+        values["phrases"] = list(filter(None, map(str.strip, str(inputs[self._phrases] or "").splitlines())))
+        values["languages"] = str(inputs[self._languages] or "").replace(",", " ").lower().split()
+        values |= {"min_words": int(inputs[self._least] or 0), "max_words": int(inputs[self._most] or 0)}
+        return workshop.Dataset(entry.path), workshop.check_recipe(values, "Drop"), load_refusal_phrases(folders)
+
+
+def examples_html(examples: Mapping[str, list[str]]) -> Markup:
+    """The examples of each step, folded."""
+    return markup.join(
+        EXAMPLES.format(f"{step}: examples", markup.bullets(lines)) for step, lines in examples.items()
+    )

@@ -1,0 +1,63 @@
+"""The Data tab: what it shows of a dataset, and that it writes a copy and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.jobs import Session
+from training_pro.interface.base import PageContext
+from training_pro.interface.tabs import DataTab
+from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.interface.visit import open_tab
+
+ROWS = [{"prompt": "Who <b>?", "response": reply} for reply in ("Ada.", "Ada.", "OpenAI made me. I write.", "")]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    made = make_folders(tmp_path)
+    (made.datasets / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def page(folders):
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), object(), Session()))
+    page.fill(workshop_name="rows.jsonl")
+    return page
+
+
+def test_look_shows_what_is_in_it_and_try_what_would_be_dropped(page, folders):
+    for button, lines in (
+        ("look", ["questions and answers", "empty_replies: 1 dropped", "refusals: 1 dropped", "kept: 1 of 4"]),
+        ("try", ["exact_duplicates: 1 dropped", "refusals: 1 dropped", "kept: 2 of 4", "Who &lt;b&gt;?"]),
+    ):
+        shown = page.press(f"workshop-{button}")
+        html = shown["workshop-said"] + shown["workshop-found"]
+        assert all(line in html for line in lines) and "<b>" not in html
+    assert [path.name for path in folders.datasets.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_copy_is_written_once_with_the_steps_of_the_tab(page, folders):
+    typed = {"workshop-phrases": "made\n", "workshop-steps": ["Empty replies"], "workshop-out": "new.jsonl"}
+    said = page.press("workshop-write", **typed)["workshop-said"]
+    assert "new.jsonl is written" in said
+    replies = [json.loads(line)["response"] for line in (folders.datasets / "new.jsonl").read_text().splitlines()]
+    assert replies == ["Ada.", "Ada."] and (folders.datasets / "new.jsonl.recipe.json").exists()
+    assert "exists already" in page.press("workshop-write")["workshop-said"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ({"workshop_out": ""}, "Enter a name under Cleaned copy."),
+        ({"workshop_out": "../new.jsonl"}, "is a path"),
+        ({"workshop_out": "new.jsonl", "workshop_name": ""}, "Choose a dataset first."),
+        ({"workshop_out": "new.jsonl", "workshop_name": "../rows.jsonl"}, "is a path, but a name is needed"),
+        ({"workshop_out": "new.exe"}, "rows can be written as .jsonl"),
+    ],
+)
+def test_what_can_not_be_done_is_a_sentence(page, folders, typed, message):
+    assert message in page.press("workshop-write", **typed)["workshop-said"]
+    assert [path.name for path in folders.datasets.iterdir()] == ["rows.jsonl"]
