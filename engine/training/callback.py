@@ -92,7 +92,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder.open(self.controller.settings)
         sample = [{"value": examples[n].text} for n in range(min(SAMPLE_EXAMPLES, len(examples)))]
-        safe_save.write_record(lambda: folder.write_data_sample(sample), folder.path, self._log)
+        private = self._run_plan.data.report.private
+        safe_save.write_record(lambda: folder.write_data_sample(sample, private=private), folder.path, self._log)
 
     def _write_settings(self) -> None:
         """Write the settings that are in force, so that what reads them later knows of changes in mid-run."""

@@ -101,8 +101,9 @@ def dataset_choices(context: PageContext) -> list[tuple[str, str]]:
     for data in context.read_disk(dataset_index.list_datasets, ()):
         label = f"{data.name} (an example)" if data.example else data.name
         if data.name.startswith(CHATS):
-            chats, replies = count_replies(data.path)
-            label += f" ({format_count(chats, 'chat')}, {format_count(replies, 'reply', 'replies')})"
+            with suppress(OSError):  # Check says what can't be read
+                chats, replies = count_replies(data.path)
+                label += f" ({format_count(chats, 'chat')}, {format_count(replies, 'reply', 'replies')})"
         choices.append((label, data.name))
     return choices
 

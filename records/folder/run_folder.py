@@ -252,9 +252,10 @@ class RunFolder:
         """Write the settings that the user chose."""
         files.write_json(self.path / run_files.PARAMETERS, as_file(settings))
 
-    def write_data_sample(self, sample: Sequence[Mapping[str, str]]) -> None:
-        """Write the first examples, to the folder of the LoRA and to the logs folder of the webui."""
-        for folder in (self.path, self.logs):
+    def write_data_sample(self, sample: Sequence[Mapping[str, str]], *, private: bool) -> None:
+        """Write the first examples, to the folder of the LoRA and, unless they are chats, to the webui's logs."""
+        # A copy in the logs would stay there when the run is deleted.
+        for folder in (self.path,) if private else (self.path, self.logs):
             files.write_json(folder / run_files.DATA_SAMPLE, list(sample))
 
     def empty_weights_folder(self) -> Path:

@@ -239,6 +239,17 @@ def test_a_template_that_refuses_a_greeting_gets_it_before_the_first_question(tm
     assert "Hello" not in learned_text(tokenizer, data.examples[0])
 
 
+def test_nothing_outside_of_its_folder_quotes_the_chats_of_a_run(place):
+    """Trained, because a run writes samples, events and a report."""
+    folders, log = place.folders, {**LOG, "internal": [["Who?", "A quokka rows."]] * 4}
+    write(folders.chats / "chat" / "Maren" / "1.json", json.dumps(log))
+    folder = place.train(data=["chats:Maren"], max_steps=1, cutoff=512).folder
+    quoting = {path for path in folders.user_data.rglob("*") if path.is_file() and b"quokka" in path.read_bytes()}
+    assert quoting and {path.parent for path in quoting} == {folder, folders.chats / "chat" / "Maren"}
+    plan = plan_upload(folder, "a", "me/a", also=sorted(path.name for path in quoting if path.parent == folder))
+    assert not quoting & {file.content for file in plan.files}
+
+
 def test_a_push_leaves_the_records_of_private_chats_out_and_says_so(tmp_path):
     lora = tmp_path / "a"
     write(lora / "adapter_config.json", '{"base_model_name_or_path": "toys/tiny"}')
