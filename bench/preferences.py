@@ -75,8 +75,7 @@ def measure(host: Any, lora: Path | None, settings: Any) -> tuple[float, float]:
     from training_pro.data import general
     from training_pro.data.examples import Example
     from training_pro.engine.compute import probe_model
-    from training_pro.engine.inference import prepare_for_host
-    from training_pro.engine.inference.eval_loop import EvalLoop
+    from training_pro.engine.inference import eval_loop, prepare_for_host
     from training_pro.engine.lora import adapter
     from training_pro.engine.tokenizer import make_working_tokenizer
 
@@ -88,7 +87,7 @@ def measure(host: Any, lora: Path | None, settings: Any) -> tuple[float, float]:
     with adapter.without_loras(host) as (base, _), adapter.loaded_lora(base, lora, "measured") as model:
         capabilities, figures = probe_model(model, settings), []
         for examples, objective in ((kept, settings), (prose, None))[lora is None :]:
-            loop = EvalLoop(model, capabilities, lambda: False, max_examples=4, settings=objective)
+            loop = eval_loop.EvalLoop(model, capabilities, lambda: False, max_examples=4, settings=objective)
             sums = loop.sums(examples, [0] * len(examples), 1)
             assert sums is not None
             figures.append(sums)
