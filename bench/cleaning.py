@@ -15,7 +15,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -67,21 +66,19 @@ def plant(count: int, changed: float = 0.05, seed: int = 1) -> list[dict[str, An
 
 
 def clean(folder: Path, *steps: str) -> tuple[set[int], float, int]:
-    """The rows that are left with these steps, the seconds and the bytes of memory that it took."""
+    """The rows that are left with these steps, the seconds of CPU time, and the bytes of memory that it took."""
     out = folder / "clean.jsonl"
     command = [sys.executable, str(SCRIPT), "data", "clean", str(folder / "rows.jsonl"), "--out", str(out)]
     command += ["--user-data", str(folder / "user_data"), *(["--set", *steps] if steps else [])]
-    started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}.")
-    seconds = time.monotonic() - started
     kept = {json.loads(line)["id"] for line in out.open(encoding="utf-8")}
     out.unlink()
     out.with_name(out.name + ".recipe.json").unlink()
-    return kept, seconds, used.ru_maxrss * 1024
+    return kept, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def main() -> None:
@@ -92,18 +89,19 @@ def main() -> None:
     parser.add_argument("--changed", type=float, default=0.05, help="share of the words of a near duplicate")
     args = parser.parse_args()
     rows = plant(args.rows, args.changed)
-    table: list[Sequence[object]] = [("step", "planted", "dropped", "precision", "recall", "seconds", "MB")]
+    table: list[Sequence[object]] = [("step", "planted", "dropped", "precision", "recall", "CPU seconds", "MB")]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         others = {step.partition("=")[0] for step in STEPS}
-        for step, kinds in {**STEPS, "": ("exact", "near", "refusal")}.items():
+        for step, kinds in {"": ("exact", "near", "refusal"), **STEPS}.items():
             off = [f"{other}={OFF[other]}" for other in others - {step.partition("=")[0]}] if step else []
             kept, seconds, memory = clean(folder, *filter(None, [step, *off]))
             dropped = {row["id"] for row in rows} - kept
             wanted = {row["id"] for row in rows if row["kind"] in kinds}
             hits = len(dropped & wanted)
             figures = f"{hits / max(len(dropped), 1):.4f}", f"{hits / max(len(wanted), 1):.4f}"
+            print(step or "all", *figures, f"{seconds:.0f} s", file=sys.stderr)
             table.append((step or "all", len(wanted), len(dropped), *figures, f"{seconds:.0f}", memory // 10**6))
     bench_utils.print_table(*table)
 
