@@ -101,6 +101,8 @@ def memory_model(layers, width, inner, loading, gigabytes, cutoff, **more):
         "num_attention_heads": width // 128, "num_key_value_heads": width // 128, "vocab_size": 32000,
         "tie_word_embeddings": False, "dtype": "float16",
     }  # fmt: skip
-    examples = SimpleNamespace(lengths=lambda: [cutoff] * 64, learned=lambda: [cutoff - 1] * 64)
+    examples = SimpleNamespace(
+        lengths=lambda: [cutoff] * 64, learned=lambda: [cutoff - 1] * 64, are_compared=False
+    )
     card = ModelCard("llama", config, None, loading)
     return MemoryModel.of(card, examples, DeviceMemory("A GPU", 0, gigabytes * 2**30))
