@@ -1,6 +1,6 @@
 """What works: trains in many ways on four texts, and reports what each learned for how much forgotten.
 
-    python3 bench/recipes.py run [--questions rate,epochs] [--minutes 480] [--seeds 3] [--threads 1]
+    python3 bench/recipes.py run [--questions rate,epochs] [--minutes 480] [--seeds 3] [--threads 1] [--part 1/2]
     python3 bench/recipes.py list                       the runs in their order, and which of them are done
     python3 bench/recipes.py report --out FILE          writes the page and its pictures, and the claims by the CSV
     python3 bench/recipes.py null                       how often the page's rule claims a false difference
@@ -50,6 +50,7 @@ def parse_args() -> argparse.Namespace:
     run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
     run.add_argument("--minutes", type=float, help="start no run that would probably not end in time")
     run.add_argument("--threads", type=int)
+    run.add_argument("--part", default="1/1", help="2/3: the second of three processes that share the runs")
     for each in (listed, report, null):
         each.add_argument("--model", default="", help="name of a model in the CSV; the one with the most runs")
     report.add_argument("--out", type=Path, required=True, help="file of the page")

@@ -45,15 +45,11 @@ class Point(NamedTuple):
     result: Result
 
 
-def index_results(results: Sequence[Result]) -> dict[Key, Result]:
-    """The runs that finished, by their keys. A model that is damaged beyond figures has nothing to compare."""
-    return {result.key: result for result in results if result.outcome == "finished"}
-
-
 def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: str) -> dict[Pair, list[Point]]:
     """For each text and seed the untrained model and the runs of a way, from the lowest rate to the highest.
 
-    Only those that have every rate of the question: else a way with more rates had more to choose from.
+    Only those that have every rate of the question: else a way with more rates had more to choose from. A run that
+    diverged has no point, since the model is damaged beyond every rise that is compared at.
     """
     found: dict[Pair, list[Point]] = {}
     seeds = sorted({key.seed for key in done})
@@ -62,12 +58,11 @@ def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: s
         for seed in seeds if zero else ():
             runs = [done.get(Run(text, way, rate, seed).key(model)) for rate in question.rates]
             if zero and zero.general_loss is not None and all(runs):
-                points = [
+                found[text, seed] = [
                     Point(run.rate, run.general_loss - zero.general_loss, run)
                     for run in (zero, *runs)
                     if run is not None and run.general_loss is not None
                 ]
-                found[text, seed] = points
     return found
 
 
@@ -83,9 +78,11 @@ def read_measure(measure: Measure, points: Sequence[Point]) -> float:
         case "general_50":
             return forgotten_at_half(points)
         case "unseen":
-            return min(_figure(point, "unseen_loss") for point in points)
+            return min(figure_of(point, "unseen_loss") for point in points)
         case "copied":
-            return _figure(min(points[1:], key=lambda point: _figure(point, "unseen_loss")), "copied")
+            trained = [point for point in points if point.result.tokens]
+            best = min(trained, key=lambda point: figure_of(point, "unseen_loss"), default=points[0])
+            return figure_of(best, "copied")
 
 
 def best_within(points: Sequence[Point], rise: float, figure: str) -> float:
@@ -95,12 +92,12 @@ def best_within(points: Sequence[Point], rise: float, figure: str) -> float:
 
 def forgotten_at_half(points: Sequence[Point]) -> float:
     """The lowest loss on general text with a recall of a half, on the straight lines between points."""
-    found = [_figure(point, "general_loss") for point in points if _figure(point, "recall") >= HALF]
+    found = [figure_of(point, "general_loss") for point in points if figure_of(point, "recall") >= HALF]
     for one, two in pairwise(points):
-        low, high = _figure(one, "recall"), _figure(two, "recall")
+        low, high = figure_of(one, "recall"), figure_of(two, "recall")
         if (low < HALF) != (high < HALF):
             share = (HALF - low) / (high - low)
-            start, end = _figure(one, "general_loss"), _figure(two, "general_loss")
+            start, end = figure_of(one, "general_loss"), figure_of(two, "general_loss")
             found.append(start + share * (end - start))
     return min(found, default=math.nan)
 
@@ -117,14 +114,14 @@ def rate_at(points: Sequence[Point], rise: float) -> float:
 def _walk(points: Sequence[Point], figure: str, rise: float) -> Iterator[tuple[float, float]]:
     """Rise and figure of every point, and of each place between two of them where a line crosses the rise."""
     for point in points:
-        yield point.rise, _figure(point, figure)
+        yield point.rise, figure_of(point, figure)
     for one, two in pairwise(points):
         if (one.rise <= rise) != (two.rise <= rise):
             share = (rise - one.rise) / (two.rise - one.rise)
-            yield rise, _figure(one, figure) + share * (_figure(two, figure) - _figure(one, figure))
+            yield rise, figure_of(one, figure) + share * (figure_of(two, figure) - figure_of(one, figure))
 
 
-def _figure(point: Point, name: str) -> float:
+def figure_of(point: Point, name: str) -> float:
     value = getattr(point.result, name)
     return math.nan if value is None else float(value)
 

@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from .differences import (
     Pair,
     Point,
     compare,
+    figure_of,
     frontiers,
-    index_results,
     rate_at,
     read_measure,
 )
@@ -75,18 +76,20 @@ class Answer:
     differences: Sequence[Difference]
 
     @property
-    def pairs(self) -> int:
+    def pairs(self) -> set[Pair]:
         """Pairs of text and seed of which every way has all its runs."""
-        return len(set.intersection(*(set(pairs) for pairs in self.frontiers.values())))
+        return set.intersection(*(set(pairs) for pairs in self.frontiers.values()))
 
     def mean(self, way: str, measure: Measure) -> float:
-        known = [value for value in self.values[way][measure].values() if not math.isnan(value)]
+        """The mean over the pairs that all ways have; over its own where they have none in common yet."""
+        values = self.values[way][measure]
+        known = [values[pair] for pair in self.pairs or values if not math.isnan(values[pair])]
         return statistics.fmean(known) if known else math.nan
 
 
 def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
     """Answer a question with the runs that are there."""
-    done = index_results(results)
+    done = {result.key: result for result in results}
     found = {way.name: frontiers(question, way, done, model) for way in question.ways}
     values: dict[str, dict[Measure, dict[Pair, float]]] = {
         way: {
@@ -163,7 +166,7 @@ def page(
 
 def _sizes(results: Sequence[Result], sizes: Mapping[str, Mapping[str, int]], model: str) -> list[str]:
     """How large the texts are, and how well the untrained model predicts them: it may know some of them."""
-    done = index_results(results)
+    done = {result.key: result for result in results}
     columns = list(next(iter(sizes.values()), {}))
     rows = [
         ["text", *columns, "untrained: recall", "on unseen passages", "loss on unseen text", "on general text"]
@@ -183,7 +186,9 @@ def _said(each: Answer) -> list[str]:
     """What is claimed, rendered from records alone; then what is not told apart, and what would have been."""
     question, base = each.question, each.question.ways[0].name
     if not each.differences:
-        text = f"There is no answer yet: {each.pairs} of at least {MIN_PAIRS} pairs of text and seed are done."
+        text = (
+            f"There is no answer yet: {len(each.pairs)} of at least {MIN_PAIRS} pairs of text and seed are done."
+        )
         return [_fill(text)]
     lines = [f"- {sentence(difference)}" for difference in each.differences if difference.is_told]
     lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
@@ -231,15 +236,14 @@ def _by_rate(each: Answer) -> list[str]:
         return []
     rows = [["way", "rate", "rise of general loss", "recall", "loss on unseen text"]]
     rows.append(["---"] * len(rows[0]))
-    for way in question.ways:
-        frontier = list(each.frontiers[way.name].values())
-        for number, rate in enumerate(question.rates, start=1):
-            if frontier:
-                rises = [points[number].rise for points in frontier]
-                recalls = [points[number].result.recall or 0.0 for points in frontier]
-                unseen = [points[number].result.unseen_loss or 0.0 for points in frontier]
-                figures = [f"{np.mean(rises):+.3f}", f"{100 * np.mean(recalls):.1f}%", f"{np.mean(unseen):.3f}"]
-                rows.append([way.name, f"{rate:g}", *figures])
+    for way, rate in product(question.ways, question.rates):
+        every = chain.from_iterable(each.frontiers[way.name].values())
+        points = [point for point in every if point.rate == rate]
+        if points:
+            recall = np.mean([100 * figure_of(point, "recall") for point in points])
+            unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
+            rise = np.mean([point.rise for point in points])
+            rows.append([way.name, f"{rate:g}", f"{rise:+.3f}", f"{recall:.1f}%", f"{unseen:.3f}"])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     crossed = [
         f"{way.name}: {', '.join(_crossing(each, way, rise) for rise in (LITTLE, MORE))}"
@@ -284,12 +288,12 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes: Any = figure.subplots()
-    common = set.intersection(*(set(pairs) for pairs in each.frontiers.values()))
     for number, way in enumerate(each.question.ways):
         color = mpl.colormaps["turbo"](0.05 + 0.9 * number / len(each.question.ways))
-        paths = [each.frontiers[way.name][pair] for pair in sorted(common)]
-        rises = np.mean([[point.rise for point in points] for points in paths], axis=0)
-        recalls = np.mean([[100 * (point.result.recall or 0) for point in points] for points in paths], axis=0)
+        points = list(chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs))
+        rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates)]
+        rises = [np.mean([point.rise for point in same]) for same in rates if same]
+        recalls = [100 * np.mean([figure_of(point, "recall") for point in same]) for same in rates if same]
         axes.plot(rises, recalls, "o-", color=color, label=way.name, markersize=4)
         if not number:
             axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label="untrained", zorder=3)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import cast, get_type_hints
 
+from ...core.files import lock
 from .questions import Key
 from .texts import TextName
 
@@ -64,18 +65,21 @@ TYPES = get_type_hints(Result)
 def append_result(file: Path, result: Result) -> None:
     """Append a row and write it through to the disk; a row that a kill has cut off is replaced."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    complete = _complete_lines(file).encode()
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
-    if not complete:
-        writer.writeheader()
-    writer.writerow(asdict(result))
-    with file.open("r+b" if file.exists() else "wb") as stream:
-        stream.truncate(len(complete))
-        stream.seek(0, os.SEEK_END)
-        stream.write(lines.getvalue().encode())
-        stream.flush()
-        os.fsync(stream.fileno())
+    with lock(file.with_suffix(".lock"), patience=60.0) as is_mine:  # several processes may share the work
+        if not is_mine:
+            raise SystemExit(f"{file} is locked by another process.")
+        complete = _complete_lines(file).encode()
+        if not complete:
+            writer.writeheader()
+        writer.writerow(asdict(result))
+        with file.open("r+b" if file.exists() else "wb") as stream:
+            stream.truncate(len(complete))
+            stream.seek(0, os.SEEK_END)
+            stream.write(lines.getvalue().encode())
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _complete_lines(file: Path) -> str:
