@@ -205,9 +205,8 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
     few = recipe.page.answer(question, made_runs(question, recall, seeds=2), "tiny")
     assert few.differences == [] and len(few.pairs) == 4
     missing = [each for each in made_runs(question, recall) if (each.rate, each.text) != (4e-4, "lane")]
-    assert (
-        recipe.page.answer(question, missing, "tiny").pairs == 6
-    )  # a way without all rates had less to choose from
+    # With a rate less, there is less to choose from.
+    assert len(recipe.page.answer(question, missing, "tiny").pairs) == 6
     lost = {"outcome": "diverged", "recall": None, "general_loss": None, "unseen_loss": None}
     diverged = [
         replace(each, **lost) if "q_proj" in each.recipe and each.rate == 1.6e-3 else each
