@@ -49,7 +49,7 @@ def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: s
     """For each text and seed the untrained model and the runs of a way, from the lowest rate to the highest.
 
     Only those that have every rate of the question: else a way with more rates had more to choose from. A run that
-    diverged has no point, since the model is damaged beyond every rise that is compared at.
+    diverged has risen without end: its model is damaged beyond figures.
     """
     found: dict[Pair, list[Point]] = {}
     seeds = sorted({key.seed for key in done})
@@ -57,13 +57,15 @@ def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: s
         zero = done.get(Run(text, UNTRAINED, 0.0, 1).key(model))
         for seed in seeds if zero else ():
             runs = [done.get(Run(text, way, rate, seed).key(model)) for rate in question.rates]
-            if zero and zero.general_loss is not None and all(runs):
-                found[text, seed] = [
-                    Point(run.rate, run.general_loss - zero.general_loss, run)
-                    for run in (zero, *runs)
-                    if run is not None and run.general_loss is not None
-                ]
+            if zero and all(runs):
+                found[text, seed] = [Point(run.rate, _rise(run, zero), run) for run in (zero, *runs) if run]
     return found
+
+
+def _rise(run: Result, zero: Result) -> float:
+    if run.general_loss is None or zero.general_loss is None:
+        return math.inf
+    return run.general_loss - zero.general_loss
 
 
 def read_measure(measure: Measure, points: Sequence[Point]) -> float:
@@ -78,15 +80,20 @@ def read_measure(measure: Measure, points: Sequence[Point]) -> float:
         case "general_50":
             return forgotten_at_half(points)
         case "unseen":
-            return min(figure_of(point, "unseen_loss") for point in points)
+            return min(figure_of(point, "unseen_loss") for point in points if point.rise < math.inf)
         case "copied":
-            trained = [point for point in points if point.result.tokens]
+            trained = [point for point in points[1:] if point.rise < math.inf]
             best = min(trained, key=lambda point: figure_of(point, "unseen_loss"), default=points[0])
             return figure_of(best, "copied")
 
 
 def best_within(points: Sequence[Point], rise: float, figure: str) -> float:
-    """The highest figure on the straight lines between points where general loss has risen by at most so much."""
+    """The highest figure on the straight lines between points where general loss has risen by at most so much.
+
+    Not a number if no rate raises it by so much: with a higher one, the way might have learned more for it.
+    """
+    if max(point.rise for point in points) < rise:
+        return math.nan
     return max(value for at, value in _walk(points, figure, rise) if at <= rise)
 
 
@@ -105,7 +112,7 @@ def forgotten_at_half(points: Sequence[Point]) -> float:
 def rate_at(points: Sequence[Point], rise: float) -> float:
     """The rate at which general loss first passes a rise; between two rates, by their logarithms."""
     for one, two in pairwise(points[1:]):
-        if one.rise <= rise < two.rise:
+        if one.rise <= rise < two.rise < math.inf:
             share = (rise - one.rise) / (two.rise - one.rise)
             return float(math.exp(math.log(one.rate) + share * (math.log(two.rate) - math.log(one.rate))))
     return math.nan
@@ -113,9 +120,10 @@ def rate_at(points: Sequence[Point], rise: float) -> float:
 
 def _walk(points: Sequence[Point], figure: str, rise: float) -> Iterator[tuple[float, float]]:
     """Rise and figure of every point, and of each place between two of them where a line crosses the rise."""
-    for point in points:
+    finite = [point for point in points if point.rise < math.inf]
+    for point in finite:
         yield point.rise, figure_of(point, figure)
-    for one, two in pairwise(points):
+    for one, two in pairwise(finite):
         if (one.rise <= rise) != (two.rise <= rise):
             share = (rise - one.rise) / (two.rise - one.rise)
             yield rise, figure_of(one, figure) + share * (figure_of(two, figure) - figure_of(one, figure))

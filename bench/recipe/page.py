@@ -215,7 +215,9 @@ def _table(each: Answer) -> list[str]:
         cells = [way.name, str(len(each.frontiers[way.name]))]
         for measure in question.measures:
             mean, difference = each.mean(way.name, measure), apart.get((way.name, measure))
-            cell = "" if math.isnan(mean) else _number(measure, mean) + ("%" if measure in SHARES else "")
+            cell = (
+                "not reached" if math.isnan(mean) else _number(measure, mean) + ("%" if measure in SHARES else "")
+            )
             if difference:
                 numbers = [_signed(measure, value) for value in (difference.mean, difference.low, difference.high)]
                 cell += f" ({numbers[0]}; {numbers[1]} to {numbers[2]})"
@@ -238,7 +240,7 @@ def _by_rate(each: Answer) -> list[str]:
     rows.append(["---"] * len(rows[0]))
     for way, rate in product(question.ways, question.rates):
         every = chain.from_iterable(each.frontiers[way.name].values())
-        points = [point for point in every if point.rate == rate]
+        points = [point for point in every if point.rate == rate and point.rise < math.inf]
         if points:
             recall = np.mean([100 * figure_of(point, "recall") for point in points])
             unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
@@ -291,6 +293,7 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
     for number, way in enumerate(each.question.ways):
         color = mpl.colormaps["turbo"](0.05 + 0.9 * number / len(each.question.ways))
         points = list(chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs))
+        points = [point for point in points if point.rise < math.inf]
         rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates)]
         rises = [np.mean([point.rise for point in same]) for same in rates if same]
         recalls = [100 * np.mean([figure_of(point, "recall") for point in same]) for same in rates if same]
