@@ -97,21 +97,20 @@ class Question:
 
 
 UNTRAINED = Way("untrained", tokens=0)
-WAY = Way("blocks of 128 tokens, rank 32, cosine")
 
 
 def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
     for rank in ranks:
-        words = f"rank {rank}" + (f", alpha {alpha}" if alpha else "")
+        words = f"rank {rank}" + (f" with alpha {alpha}" if alpha else "")
         yield Way(words, {"rank": rank, "alpha": alpha or rank})
 
 
 def _slicings(tokens: int) -> Iterator[Way]:
-    often = "" if tokens == TOKENS else ", twice the tokens"
+    often = "" if tokens == TOKENS else " for twice the tokens"
     yield Way(f"blocks{often}", tokens=tokens)
     yield Way(f"overlap{often}", {"overlap": True}, tokens)
     for repeats in (0, 2, 4) if tokens == TOKENS else (0,):
-        words = f"DEMENTOR, {repeats} repeats" if repeats else "DEMENTOR, every sentence"
+        words = f"DEMENTOR with {repeats} repeats" if repeats else "DEMENTOR at every sentence"
         yield Way(f"{words}{often}", {"chunking": "dementor", "dementor_repeats": repeats}, tokens)
 
 
@@ -141,6 +140,7 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("2 passes", tokens=TOKENS * 2 // 3),
                 Way("6 passes", tokens=TOKENS * 2),
             ),
+            rates=RATES,
             measures=("recall_01", "recall_03", "unseen", "copied"),
             required=True,
         ),
@@ -200,7 +200,7 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("notes as text"),
                 Way("as questions and answers", form="questions"),
                 Way("as both", form="text and questions"),
-                Way("as text, with questions about other notes", form="text and questions about others"),
+                Way("as text with questions about other notes", form="text and questions about others"),
             ),
             ("notes",),
             measures=("answers_03", "unseen"),

@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 from training_pro.bench import fits, recipe
+from training_pro.bench.recipe import runs
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
 
@@ -134,7 +135,7 @@ def test_unseen_text_is_not_trained_on_and_every_text_has_a_source():
 
 
 def test_passages_are_in_the_text_and_begin_where_no_example_does(tmp_path, tiny):
-    lab = recipe.runs.Lab.open(tiny, tmp_path)
+    lab = runs.Lab.open(tiny, tmp_path)
     text = recipe.texts.read_text("lane")
     picked = recipe.texts.pick_text_passages(text, lab.tokenizer, 24)
     assert [len(part) for part in picked] == [24, 12]
@@ -233,7 +234,7 @@ def test_the_page_claims_what_the_records_bear_and_nothing_else():
     question = QUESTIONS["slicing"]
 
     def recall(way, place, text, seed):
-        return 0.1 * place + (0.2 if way.startswith("DEMENTOR, every") else 0.0) + noise(way, place, text, seed)
+        return 0.1 * place + (0.2 if way.startswith("DEMENTOR at every") else 0.0) + noise(way, place, text, seed)
 
     made = made_runs(question, recall)
     page = recipe.page.page(made, {}, {"slicing": "pictures/a.svg"})
@@ -287,10 +288,10 @@ def test_the_records_of_what_is_said_are_true():
                 file, name = test.split("::")
                 assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), bears
             case {"first series": experiment, "more": more, "than": than, "by": columns}:
-                runs = [run for run in first_series if run["experiment"] == experiment]
+                series = [run for run in first_series if run["experiment"] == experiment]
                 for column in columns:
                     high, low = (
-                        {run["seed"]: float(run[column]) for run in runs if run["arm"] == arm}
+                        {run["seed"]: float(run[column]) for run in series if run["arm"] == arm}
                         for arm in (more, than)
                     )
                     assert len(high) == 3 and all(high[seed] > low[seed] for seed in high), bears
@@ -322,9 +323,9 @@ def test_the_pictures_are_drawn_to_the_same_bytes(tmp_path):
 
 @pytest.mark.long
 def test_runs_of_every_kind_are_made_and_measured(tmp_path, tiny):
-    lab = recipe.runs.Lab.open(tiny, tmp_path / "lab")
+    lab = runs.Lab.open(tiny, tmp_path / "lab")
     ways = {way.name: (question, way) for question in QUESTIONS.values() for way in question.ways}
-    for name in ("q-v", "DEMENTOR, every sentence", "as both", "a quarter"):
+    for name in ("q-v", "DEMENTOR at every sentence", "as both", "a quarter"):
         question, way = ways[name]
         run = recipe.questions.Run(question.texts[0], replace(way, tokens=3000), 8e-4, 1)
         result = lab.make(run)
