@@ -325,7 +325,7 @@ def test_the_pictures_are_drawn_to_the_same_bytes(tmp_path):
 def test_runs_of_every_kind_are_made_and_measured(tmp_path, tiny):
     lab = runs.Lab.open(tiny, tmp_path / "lab")
     ways = {way.name: (question, way) for question in QUESTIONS.values() for way in question.ways}
-    for name in ("q-v", "DEMENTOR at every sentence", "as both", "a quarter"):
+    for name in ("MLP", "DEMENTOR at every sentence", "as both", "a quarter"):
         question, way = ways[name]
         run = recipe.questions.Run(question.texts[0], replace(way, tokens=3000), 8e-4, 1)
         result = lab.make(run)
