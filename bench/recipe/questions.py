@@ -222,12 +222,14 @@ def plan_runs(names: Sequence[str], seeds: int) -> list[Run]:
     """All runs of some questions, none twice, in the order of their value.
 
     First the untrained model; then one seed of every question at three rates; then the other rates and seeds of
-    the required questions; then the other seeds of the rest.
+    the required questions; then the other seeds of the rest. A question about one text has twice the seeds, so
+    that it has as many pairs as one about two.
     """
     turns: dict[Key, int] = {}
     runs: dict[Key, Run] = {}
     for question in (QUESTIONS[name] for name in names):
-        ways = [(UNTRAINED, 0.0, 1), *product(question.ways, question.rates, range(1, seeds + 1))]
+        last = seeds if len(question.texts) > 1 else 2 * seeds
+        ways = [(UNTRAINED, 0.0, 1), *product(question.ways, question.rates, range(1, last + 1))]
         for text, (way, rate, seed) in product(question.texts, ways):
             run = Run(text, way, rate, seed)
             turn = 1 + seed if question.required else 1 + seeds + seed

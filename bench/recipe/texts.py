@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
 from ...data.examples import Example, Passage, Source
-
-if TYPE_CHECKING:
-    from ...engine.tokenizer import WorkingTokenizer
+from ...engine.tokenizer import WorkingTokenizer
 
 TextName = Literal["lane", "taylor", "notes", "chats"]
 Form = Literal["text", "questions", "text and questions", "text and questions about others"]
