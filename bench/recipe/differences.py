@@ -3,14 +3,16 @@
 The differences between a way and the first one of its question are paired by text and seed. Their intervals are
 bootstrap-t intervals of 95 %, together for all ways and measures of a question: in each resample of the pairs, the
 largest error of all, in units of its own standard error, is noted, and 95 % of these bound every interval (max-T).
-Texts are few and not drawn at random, so an interval speaks of these texts.
+An interval is also at least as wide as shuffling the labels demands, in the same way over all comparisons. Texts
+are few and not drawn at random, so an interval speaks of these texts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,6 @@ UNITS: Mapping[Measure, str] = {
     "answers_03": "questions answered where general loss has risen by 0.3",
 }
 SHARES: frozenset[Measure] = frozenset({"recall_01", "recall_03", "copied", "answers_03"})
-LOWER_IS_BETTER: frozenset[Measure] = frozenset({"general_50", "unseen", "copied"})
 Pair = tuple[str, int]
 """A text and a seed."""
 
@@ -156,10 +157,6 @@ class Difference(NamedTuple):
         """The smallest difference that these runs would have shown."""
         return (self.high - self.low) / 2
 
-    @property
-    def is_better(self) -> bool:
-        return (self.mean > 0) != (self.measure in LOWER_IS_BETTER)
-
 
 def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, float]:
     """By how much a way differs from the base, for each text and seed that both have a figure for."""
@@ -196,10 +193,29 @@ def intervals(differences: Any, resamples: int = RESAMPLES) -> tuple[Any, Any]:
     drawn = differences[:, rng.integers(0, pairs, (resamples, pairs))]
     drawn_errors = drawn.std(axis=-1, ddof=1) / math.sqrt(pairs)
     off = np.abs(drawn.mean(axis=-1) - means[:, None])
-    # A resample of equal pairs has no error of its own: no difference is too large for it.
-    ratios = np.where(off > 0, off / np.where(drawn_errors > 0, drawn_errors, 1e-300), 0.0)
-    widest = np.quantile(ratios.max(axis=0), 1 - CHANCE, method="higher")
+    widest = np.quantile(_most_apart(off, drawn_errors), 1 - CHANCE, method="higher")
+    # With few pairs the bootstrap alone would claim too often: if labels are shuffled within the pairs, at most
+    # 5 % of the tables may exceed the interval. This is exact, because a shuffled table has the same shuffles.
+    shuffled = differences[:, None] * _signs(pairs)
+    errors_shuffled = shuffled.std(axis=-1, ddof=1) / math.sqrt(pairs)
+    by_shuffling = np.quantile(
+        _most_apart(np.abs(shuffled.mean(axis=-1)), errors_shuffled), 1 - CHANCE, method="higher"
+    )
+    widest = max(widest, by_shuffling)
     return means - widest * errors, means + widest * errors
+
+
+def _most_apart(off: Any, errors: Any) -> Any:
+    """The largest ratio of all comparisons; nothing is too far for a resample that has no error of its own."""
+    return np.where(off > 0, off / np.where(errors > 0, errors, 1e-300), 0.0).max(axis=0)
+
+
+@cache
+def _signs(pairs: int) -> Any:
+    """All ways to shuffle the labels of so many pairs, or many of them."""
+    if 2**pairs <= RESAMPLES + 100:
+        return np.array(list(product((-1, 1), repeat=pairs)))
+    return np.random.default_rng(3).choice((-1, 1), (RESAMPLES, pairs))
 
 
 def claims_by_chance(differences: Sequence[float], tables: int, planted: float = 0.0) -> float:

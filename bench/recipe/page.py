@@ -55,8 +55,9 @@ How to read it:
   text** is by the same author, or of the same kind. **Copied** is the share of 8-word runs in freely written text
   that stand in the training text.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
-  of a question (max-T). A difference is claimed only if its interval excludes 0. It takes at least {pairs} pairs.
-  `python3 bench/recipes.py null` shows how often this rule claims a difference where there is none.
+  of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
+  claimed only if its interval excludes 0. It takes at least {pairs} pairs. `python3 bench/recipes.py null` shows
+  how often this rule claims a difference where there is none.
 """
 UNKNOWN = """## What is not known
 

@@ -218,13 +218,15 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
 
 
 @pytest.mark.parametrize("draw", ["normal", "exponential"])
-def test_a_difference_is_claimed_in_at_most_five_percent_of_empty_tables_and_fifteen_points_are_found(draw):
-    apart = getattr(np.random.default_rng(4), draw)(size=12)
+@pytest.mark.parametrize("pairs", [6, 12])
+def test_a_difference_is_claimed_in_at_most_five_percent_of_empty_tables_and_fifteen_points_are_found(draw, pairs):
+    apart = getattr(np.random.default_rng(4), draw)(size=pairs)
     apart = 0.1 * (apart - apart.mean()) / apart.std()
     tables = 300
     chance = 0.05 + 2 * (0.05 * 0.95 / tables) ** 0.5  # two standard errors of the simulation
     assert recipe.differences.claims_by_chance(apart, tables) <= chance
-    assert recipe.differences.claims_by_chance(apart, tables, planted=0.15) >= 0.8
+    if pairs == 12:
+        assert recipe.differences.claims_by_chance(apart, tables, planted=0.15) >= 0.8
 
 
 def test_the_page_claims_what_the_records_bear_and_nothing_else():
