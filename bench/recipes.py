@@ -1,14 +1,14 @@
-"""What works: trains by many recipes on small data, and reports what each learned and forgot.
+"""What works: trains in many ways on four texts, and reports what each learned for how much forgotten.
 
-    python3 bench/recipes.py run --small [--minutes 30]        the arms behind the main answers
-    python3 bench/recipes.py run [--only law,facts] [--minutes 480]
-    python3 bench/recipes.py run --text FILE                   another text in place of the story
-    python3 bench/recipes.py report                            writes docs/what-works.md and the plots
-    python3 bench/recipes.py null                              how often the page's rule claims a false difference
+    python3 bench/recipes.py run [--questions rate,epochs] [--minutes 480] [--seeds 3] [--threads 1] [--part 1/2]
+    python3 bench/recipes.py list                       the runs in their order, and which of them are done
+    python3 bench/recipes.py report --out FILE          writes the page and its pictures, and the claims by the CSV
+    python3 bench/recipes.py null                       how often the page's rule claims a false difference
 
-Every run is appended to a CSV when it ends, and a run that is in the CSV is skipped, so that a series can be
-stopped and continued at any time. With --minutes, no run starts that would probably not end in time. The
+Every run is appended to a CSV when it ends, and a run that is in the CSV is skipped, so a series can be stopped at
+any time, also by a kill, and continued. With --minutes, no run starts that would probably not end in time. The
 model is the demo model, which is made under user_data/models if it is not there, or the folder given by --model.
+A GPU is used if there is one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bench_utils
 
 MODELS = bench_utils.ROOT / "user_data" / "models"
-RESULTS = bench_utils.ROOT / "bench" / "recipe_data" / "results.csv"
-PAGE = bench_utils.ROOT / "docs" / "what-works.md"
-CHARS, TOKENS, PASSES = 4500, 8000, 2.0
-FIRST_GUESS_SECONDS = 240.0
+RESULTS = bench_utils.ROOT / "bench" / "recipe_data" / "runs.csv"
+FIRST_GUESS_SECONDS = 300.0
 
 
 def main() -> None:
@@ -38,169 +35,129 @@ def main() -> None:
     if getattr(args, "threads", None):
         os.environ["OMP_NUM_THREADS"] = str(args.threads)  # before torch is loaded
     bench_utils.load()
-    if args.command == "run":
-        make_runs(args)
-    elif args.command == "null":
-        check_rule(args)
-    else:
-        write_report(args)
+    {"run": make_runs, "list": list_runs, "report": write_report, "null": check_rule}[args.command](args)
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    run, report, null = (commands.add_parser(name) for name in ("run", "report", "null"))
-    for each in (run, report, null):
+    run, listed, report, null = (commands.add_parser(name) for name in ("run", "list", "report", "null"))
+    for each in (run, listed, report, null):
         each.add_argument("--results", type=Path, default=RESULTS)
+    for each in (run, listed):
+        each.add_argument("--questions", default="", help="names of questions, separated by commas")
+        each.add_argument("--seeds", type=int, default=3)
     run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
-    run.add_argument("--small", action="store_true", help="only the arms of the small form")
-    run.add_argument("--only", default="", help="names of experiments, separated by commas")
-    run.add_argument("--text", type=Path, help="a text in place of the story")
     run.add_argument("--minutes", type=float, help="start no run that would probably not end in time")
-    run.add_argument("--seeds", type=int, default=3)
     run.add_argument("--threads", type=int)
-    run.add_argument("--chars", type=int, default=CHARS, help="characters of data to train on")
-    run.add_argument("--tokens", type=int, default=TOKENS, help="tokens that a run trains on")
-    run.add_argument(
-        "--passes", type=float, default=PASSES, help="passes of a run that is compared at equal passes"
-    )
-    null.add_argument("--tables", type=int, default=2000, help="simulated tables of each kind")
-    report.add_argument("--page", type=Path, default=PAGE)
-    report.add_argument("--plots", type=Path, help="folder for the plots; beside the CSV if not given")
+    run.add_argument("--part", default="1/1", help="2/3: the second of three processes that share the runs")
+    for each in (listed, report, null):
+        each.add_argument("--model", default="", help="name of a model in the CSV; the one with the most runs")
+    report.add_argument("--out", type=Path, required=True, help="file of the page")
+    null.add_argument("--tables", type=int, default=1000, help="shuffled tables of each kind")
     return parser.parse_args()
 
 
+def planned_runs(args: argparse.Namespace) -> list[Any]:
+    from training_pro.bench.recipe import questions
+
+    names = [name.strip() for name in args.questions.split(",") if name.strip()] or list(questions.QUESTIONS)
+    if unknown := [name for name in names if name not in questions.QUESTIONS]:
+        sys.exit(f"There is no question {', '.join(unknown)}. Choose from: {', '.join(questions.QUESTIONS)}.")
+    return questions.plan_runs(names, args.seeds)
+
+
+def title(run: Any) -> str:
+    return f"{run.text}: {run.way.name}, {run.rate:g}, seed {run.seed}"
+
+
+def list_runs(args: argparse.Namespace) -> None:
+    from training_pro.bench.recipe import page, results
+
+    made = results.read_results(args.results)
+    done, model = {result.key for result in made}, args.model or page.main_model(made)
+    planned = planned_runs(args)
+    for number, run in enumerate(planned, start=1):
+        print(f"{number} {'done' if run.key(model) in done else '    '} {title(run)} {run.way.recipe}")
+    print(f"{sum(run.key(model) in done for run in planned)} of {len(planned)} runs are done.")
+
+
 def make_runs(args: argparse.Namespace) -> None:
-    """Make the runs that the CSV does not have yet."""
-    from training_pro.bench.recipe import arms, results, runs
+    """Make the runs that the CSV does not have yet, the most valuable first."""
+    from training_pro.bench.recipe import results, runs
     from training_pro.hosts.demo_model import make_demo_model
 
-    names = choose_experiments(args.only, arms.EXPERIMENTS)
     model = args.model or make_demo_model(MODELS, print)
-    size = runs.Size(args.chars, args.tokens, args.passes)
-    done = {result.key: result for result in results.read_results(args.results)}
     with tempfile.TemporaryDirectory() as scratch:
-        lab = runs.Lab.open(model.resolve(), Path(scratch), size, args.text)
+        lab = runs.Lab.open(model.resolve(), Path(scratch))
         write_sizes(lab, args.results)
-        planned = arms.list_runs(names, range(1, args.seeds + 1), small=args.small)
-        refusals = [lab.refusal(run) for run in planned]
-        for text in dict.fromkeys(filter(None, refusals)):
-            print(f"Left out: {text}")
-        planned = [run for run, refusal in zip(planned, refusals, strict=True) if not refusal]
+        done = {result.key for result in results.read_results(args.results)}
+        planned = planned_runs(args)
         waiting = [run for run in planned if lab.key(run) not in done]
         print(
             f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
         )
-        run_waiting(lab, waiting, shared_results(lab, args.seeds, done), args)
-
-
-def write_sizes(lab: Any, results: Path) -> None:
-    """Write how large the data are, beside the results; data of earlier series stay."""
-    file = sizes_file(results)
-    sizes = read_sizes(results)
-    for name in ("story", "notes", "chats"):
-        data = lab.read(name)
-        sizes[f"{data.name} ({data.digest})"] = lab.data_sizes(name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8", newline="\n")
+        start, seconds = time.monotonic(), list[float]()
+        for number, run in enumerate(waiting, start=1):
+            # One and a half times the median of the last ones: runs differ in their tokens.
+            guess = 1.5 * statistics.median(seconds[-8:] or [FIRST_GUESS_SECONDS])
+            if args.minutes is not None and time.monotonic() - start + guess > 60 * args.minutes:
+                print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
+                return
+            began = time.monotonic()
+            result = lab.make(run)
+            results.append_result(args.results, result)
+            seconds.append(time.monotonic() - began)
+            figures = {
+                name: getattr(result, name) for name in ("recall", "general_loss", "unseen_loss", "closed_book")
+            }
+            print(f"{number}/{len(waiting)} {title(run)}: {seconds[-1]:.0f} s, {json.dumps(figures)}", flush=True)
 
 
 def sizes_file(results: Path) -> Path:
     return results.with_name(f"{results.stem}-sizes.json")
 
 
-def read_sizes(results: Path) -> dict[str, dict[str, int]]:
-    file = sizes_file(results)
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def write_sizes(lab: Any, results: Path) -> None:
+    """Write how large the texts are, beside the results."""
+    from training_pro.bench.recipe import texts
 
-
-def shared_results(lab: Any, seeds: int, done: dict[Any, Any]) -> dict[str, Any]:
-    """The results that are there, by their recipe."""
-    from training_pro.bench.recipe import arms
-
-    every = arms.list_runs(list(arms.EXPERIMENTS), range(1, seeds + 1), small=False)
-    return {lab.recipe(run): done[lab.key(run)] for run in every if lab.key(run) in done}
-
-
-def run_waiting(lab: Any, waiting: list[Any], made: dict[str, Any], args: argparse.Namespace) -> None:
-    """Make one run after the other, until the time is over; a recipe that was run already is not run again."""
-    from training_pro.bench.recipe import results, runs
-
-    def share(run: Any) -> bool:
-        """Copy the result of the same recipe in another experiment, if it is there."""
-        if twin := made.get(lab.recipe(run)):
-            results.append_result(args.results, replace(twin, **lab.key(run)._asdict()))
-            print(
-                f"{run.experiment}: {run.arm.name}, seed {run.seed}: as {twin.experiment}: {twin.arm}", flush=True
-            )
-        return twin is not None
-
-    start, times = time.monotonic(), list[float]()
-    waiting = [run for run in waiting if not share(run)]  # all of them first: copies take no time
-    for number, run in enumerate(waiting, start=1):
-        title = f"{number}/{len(waiting)} {run.experiment}: {run.arm.name}, seed {run.seed}"
-        if share(run):
-            continue
-        if not fits(time.monotonic() - start, times[-8:] or [FIRST_GUESS_SECONDS], args.minutes):
-            print(f"Stopped before the next run would pass {args.minutes:g} minutes. Repeat to continue.")
-            return
-        began = time.monotonic()
-        result = made[lab.recipe(run)] = lab.make(run)
-        times.append(time.monotonic() - began)
-        results.append_result(args.results, result)
-        print(f"{title}: {times[-1]:.0f} s, {runs.describe(result)}", flush=True)
-
-
-def choose_experiments(only: str, experiments: Any) -> list[str]:
-    names = [name.strip() for name in only.split(",") if name.strip()] or list(experiments)
-    if unknown := [name for name in names if name not in experiments]:
-        sys.exit(f"There is no experiment {', '.join(unknown)}. Choose from: {', '.join(experiments)}.")
-    return names
-
-
-def fits(elapsed: float, times: list[float], minutes: float | None) -> bool:
-    """Whether the next run would probably end in time: one and a half times the median of the last ones."""
-    return minutes is None or elapsed + 1.5 * statistics.median(times) <= 60 * minutes
+    sizes = {name: lab.sizes(texts.read_text(name)) for name in texts.TEXTS}
+    results.parent.mkdir(parents=True, exist_ok=True)
+    sizes_file(results).write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8", newline="\n")
 
 
 def write_report(args: argparse.Namespace) -> None:
-    from training_pro.bench.recipe import report, results
+    from training_pro.bench.recipe import page, results
 
     made = results.read_results(args.results)
-    folder = args.plots or args.results.parent
-    plots = report.draw(made, folder)
-    shown_from_page = Path(os.path.relpath(folder, args.page.parent)).as_posix()
-    args.page.write_text(
-        report.page(made, shown_from_page, read_sizes(args.results)), encoding="utf-8", newline="\n"
-    )
-    print(f"{len(made)} runs. Tables: {args.page}. Plots: {', '.join(map(str, plots)) or 'none yet'}")
+    file = sizes_file(args.results)
+    sizes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    drawn = page.draw(made, args.out.parent / "pictures", args.model)
+    pictures = {name: f"pictures/{path.name}" for name, path in drawn.items()}
+    args.out.write_text(page.page(made, sizes, pictures, args.model), encoding="utf-8", newline="\n")
+    claimed = page.claims(made, args.model)
+    claims = args.results.with_name(f"{args.results.stem}-claims.json")
+    claims.write_text(json.dumps(claimed, indent=1) + "\n", encoding="utf-8", newline="\n")
+    print(f"{len(made)} runs, {len(claimed)} claims. Page: {args.out}. Pictures: {len(drawn)}.")
 
 
 def check_rule(args: argparse.Namespace) -> None:
-    """Simulate tables without differences, and tables in which one setup differs by 15 points of recall."""
-    import numpy as np
-    from training_pro.bench.recipe import comparison, report, results
+    """For each measure of each question: shuffle the labels of two ways, and plant a difference of 15 points."""
+    from training_pro.bench.recipe import differences, page, results
 
-    rng = np.random.default_rng(1)
-    tables = report.real_tables(results.read_results(args.results))
-    rows = [
-        (name, len(figures[0]), f"{comparison.false_claims(figures, args.tables, rng):.1%}")
-        for name, figures in tables.items()
-    ]
-    bench_utils.print_table(("real table, its means made equal", "setups", "tables with a false claim"), *rows)
-    recall = [figures[0] for name, figures in tables.items() if name.startswith(("slicing", "rates", "strength"))]
-    noise = comparison.pool_residuals(recall)
-    rows = [
-        (
-            setups,
-            seeds,
-            *(f"{each:.1%}" for each in comparison.found(noise, setups, seeds, 0.15, args.tables, rng)),
-        )
-        for setups in (2, 5, 15)
-        for seeds in (3, 6, 12)
-    ]
-    print()
-    bench_utils.print_table(("setups", "runs each", "tables with a false claim", "15 points found"), *rows)
+    rows = [("question", "way", "measure", "pairs", "tables with a false claim", "15 points found")]
+    for each in page.answers(results.read_results(args.results), args.model):
+        base = each.question.ways[0].name
+        for way in each.question.ways[1:]:
+            for measure in each.question.measures:
+                apart = [*differences.paired(each.values[base][measure], each.values[way.name][measure]).values()]
+                if len(apart) < differences.MIN_PAIRS or measure not in differences.SHARES:
+                    continue
+                false = differences.claims_by_chance(apart, args.tables)
+                found = differences.claims_by_chance(apart, args.tables, planted=0.15)
+                rows.append((each.question.name, way.name, measure, len(apart), f"{false:.1%}", f"{found:.1%}"))
+    bench_utils.print_table(*rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the recipes bench runs, how it measures, and its report."""
+"""What is compared, how it is measured, and what the page says of it. `bench/recipes.py` is its command."""
 
 from __future__ import annotations
 
-from . import arms, comparison, report, results, runs, texts
+from . import differences, page, questions, results, runs, texts
 
-__all__ = ["arms", "comparison", "report", "results", "runs", "texts"]
+__all__ = ["differences", "page", "questions", "results", "runs", "texts"]

@@ -1,4 +1,4 @@
-"""The results of the recipes: a CSV with one row for each run, appended to when the run ends."""
+"""The results: a CSV with one row for each run, appended to when the run ends."""
 
 from __future__ import annotations
 
@@ -8,61 +8,54 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import cast, get_type_hints
+
+from ...core.files import lock
+from .questions import Key
+from .texts import TextName
 
 
 @dataclass(frozen=True)
 class Result:
     """What was run, and what came of it. A figure that was not measured is None."""
 
-    experiment: str
-    arm: str
-    data: str
     text: str
-    """The first characters of the hash of the data."""
+    digest: str
+    """The first characters of the hash of the text."""
     model: str
-    equal_by: str
-    budget: float
-    """Planned tokens, or planned passes."""
+    recipe: str
+    """The settings that differ from the base, as JSON."""
+    rate: float
+    tokens: int
+    """Planned tokens; 0 is the untrained model."""
     seed: int
     outcome: str
     """`finished`, or `diverged`."""
+    examples: int
     trained_tokens: int
     passes: float
     steps: int
     rank: int
     seconds: float
+    seconds_measured: float
     train_loss: float | None
-    validation_loss: float | None
-    general_loss: float | None
-    """The loss of general text, which rises if the model forgets."""
     recall: float | None
     control_recall: float | None
-    recall_4: float | None
-    recall_8: float | None
-    recall_16: float | None
-    recall_32: float | None
+    general_loss: float | None
+    """The loss of general text, which rises if the model forgets."""
+    unseen_loss: float | None
+    """The loss of unseen text by the same author."""
+    copied: float | None
+    """The share of 8-word runs in freely written text that stand in the training text."""
     closed_book: float | None
-    questions: int
     machine: str
     versions: str
 
     @property
     def key(self) -> Key:
-        return Key(*(getattr(self, name) for name in Key._fields))
-
-
-class Key(NamedTuple):
-    """What makes two runs the same one."""
-
-    experiment: str
-    arm: str
-    data: str
-    text: str
-    model: str
-    equal_by: str
-    budget: float
-    seed: int
+        return Key(
+            cast(TextName, self.text), self.digest, self.model, self.recipe, self.rate, self.tokens, self.seed
+        )
 
 
 COLUMNS = tuple(field.name for field in fields(Result))
@@ -72,22 +65,21 @@ TYPES = get_type_hints(Result)
 def append_result(file: Path, result: Result) -> None:
     """Append a row and write it through to the disk; a row that a kill has cut off is replaced."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    complete = _complete_lines(file).encode()
-    with file.open("r+b" if file.exists() else "wb") as stream:
-        stream.truncate(len(complete))
-        stream.seek(0, os.SEEK_END)
-        stream.write(_as_csv(result, heading=not complete).encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _as_csv(result: Result, *, heading: bool) -> str:
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
-    if heading:
-        writer.writeheader()
-    writer.writerow(asdict(result))
-    return lines.getvalue()
+    with lock(file.with_suffix(".lock"), patience=60.0) as is_mine:  # several processes may share the work
+        if not is_mine:
+            raise SystemExit(f"{file} is locked by another process.")
+        complete = _complete_lines(file).encode()
+        if not complete:
+            writer.writeheader()
+        writer.writerow(asdict(result))
+        with file.open("r+b" if file.exists() else "wb") as stream:
+            stream.truncate(len(complete))
+            stream.seek(0, os.SEEK_END)
+            stream.write(lines.getvalue().encode())
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _complete_lines(file: Path) -> str:

@@ -1,13 +1,13 @@
-"""One run of the recipes: train a LoRA, measure what it knows, and return the row of the results."""
+"""One run: train a LoRA in one way, measure what it learned and forgot, and return the row of the results."""
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 
 from ...core.engine import AnswerRequest
 from ...core.jobs import Job, Step
-from ...data.examples import Example, Examples, Passage
+from ...data.examples import Passage, copied_shares, pick_passages
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
 from ...engine.compute import failures, probe_model, use_packed_attention
@@ -28,154 +28,124 @@ from ...engine.tokenizer import make_working_tokenizer
 from ...hosts.standalone import StandaloneHost, standalone_folders
 from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
-from .arms import ALL_LINEAR, BASE, CONTEXTS, Arm, DataName, Run
-from .results import Key, Result
-from .texts import Question, RecipeData, is_exact, read_data
+from .questions import BASE, Key, Run
+from .results import Result
+from .texts import Question, RecipeText, is_exact, pick_text_passages, read_text
 
 NAME = "recipe"
-PASSAGES, MEASURED_CUTOFF, ANSWER_TOKENS = 48, 64, 24
+PASSAGES = 48
+ANSWER_TOKENS = 16
+WRITTEN, WRITTEN_TOKENS, TEMPERATURE = 8, 64, 0.7
+UNSEEN_CUTOFF = 256
 CHAT_CUTOFF = 512
 """A chat is never cut."""
 BATCH_TOKENS = 1024
-DATA_SEED = 1
 QUIET = {
     "eval_share": 0, "recall_passages": 0, "sample_every": "never", "save_each_epoch": False, "backup_minutes": 0,
     "gradient_checkpointing": "off", "keep_awake": False, "if_exists": "replace",
 }  # fmt: skip
-"""Nothing is measured, saved or generated during a run: all is measured after it, the same way for every arm."""
+"""Nothing is measured, saved or generated during a run: all is measured after it, the same way for every way."""
 
 
 @dataclass(frozen=True)
-class Size:
-    """How long the runs of a series are."""
+class Figures:
+    """What is measured after a run. A run that diverged has none of it."""
 
-    chars: int
-    tokens: int
-    passes: float
+    recall: float | None = None
+    control_recall: float | None = None
+    general_loss: float | None = None
+    unseen_loss: float | None = None
+    copied: float | None = None
+    closed_book: float | None = None
+
+    def rounded(self) -> dict[str, float | None]:
+        return {name: None if value is None else round(value, 5) for name, value in vars(self).items()}
 
 
 @dataclass
 class Lab:
-    """Where runs are made: the model, a folder of its own, and the size of the runs."""
+    """Where runs are made: the model, and a folder of its own."""
 
     host: StandaloneHost
-    size: Size
-    text: Path | None
 
     @staticmethod
-    def open(model: Path, folder: Path, size: Size, text: Path | None) -> Lab:
+    def open(model: Path, folder: Path) -> Lab:
         host = StandaloneHost(standalone_folders(folder), model=str(model))
         host.folders.datasets.mkdir(parents=True, exist_ok=True)
-        return Lab(host, size, text)
+        return Lab(host)
 
     @cached_property
     def tokenizer(self) -> Any:
         return make_working_tokenizer(self.host.card().tokenizer)
 
-    def read(self, name: DataName) -> RecipeData:
-        return read_data(name, self.size.chars, self.text)
-
-    def data_of(self, run: Run) -> RecipeData:
-        return self.read(run.arm.data)
-
     def key(self, run: Run) -> Key:
-        data = self.data_of(run)
-        model = self.host.card().name
-        budget = self._budget(run)
-        return Key(run.experiment, run.arm.name, data.name, data.digest, model, run.equal_by, budget, run.seed)
-
-    def _budget(self, run: Run) -> float:
-        if run.arm.passes is not None:
-            return float(run.arm.passes)
-        return float(self.size.tokens if run.equal_by == "tokens" else self.size.passes)
-
-    def recipe(self, run: Run) -> str:
-        """All that a result depends on. Arms of different experiments with the same recipe share their runs."""
-        data = self.data_of(run)
-        self._write(data)
-        return f"{data.name} {data.digest} {_contexts(run)} {run.arm.passes == 0} {self._settings(run, data)}"
-
-    def refusal(self, run: Run) -> str:
-        """Why a run would not measure what its arm says; empty if it would."""
-        batch: Any = run.arm.changes.get("batch_size", 0)
-        if not batch:
-            return ""
-        count = len(self.examples(run))
-        if batch <= count:
-            return ""
-        chars = self.size.chars
-        return f"{run.arm.name} needs {batch} examples, and the data have {count}. Increase --chars ({chars})."
-
-    def examples(self, run: Run) -> Examples:
-        """The examples that a run trains on."""
-        data = self.data_of(run)
-        self._write(data)
-        return self._prepare(self._settings(run, data)).examples
-
-    def data_sizes(self, name: DataName) -> dict[str, int]:
-        """How much data a setup trains on in one pass, and how much it is measured with."""
-        run = Run("", Arm(name, data=name), "tokens", 1)
-        data = self.data_of(run)
-        examples, measured = self.examples(run), self._measured_data(data)
-        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
-        assert passages is not None
-        return {
-            "training examples": len(examples),
-            "training tokens": sum(examples.lengths()),
-            "validation tokens": sum(measured.validation.lengths()),
-            "passages": len(passages.learned),
-            "control passages": len(passages.control),
-            "questions": len(data.questions),
-        }
+        return run.key(self.host.card().name)
 
     def make(self, run: Run) -> Result:
         """Train, measure and return the row."""
-        data = self.data_of(run)
-        self._write(data)
-        settings = self._settings(run, data)
-        is_trained = run.arm.passes != 0
-        steps = self._train(settings) if is_trained else []
-        seconds = sum(step.seconds for step in steps or ())
-        figures = _Figures() if steps is None else self._measure(data, is_trained=is_trained, run=run)
+        text, began = read_text(run.text, run.way.share, run.way.form), time.monotonic()
+        self._write(text)
+        steps: list[Step] | None = []
+        examples, settings = 0, None
+        if run.way.tokens:
+            settings, examples = self.settings(run)
+            steps = self._train(settings)
+        seconds, trained = time.monotonic() - began, time.monotonic()
+        figures = Figures() if steps is None else self._measure(text, is_trained=settings is not None)
         shutil.rmtree(self.host.folders.loras / NAME, ignore_errors=True)
+        device = (
+            torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+        )
         return Result(
             **self.key(run)._asdict(),
             outcome="diverged" if steps is None else "finished",
+            examples=examples,
             trained_tokens=sum(step.tokens for step in steps or ()),
-            passes=float(settings.steps.epochs) if is_trained else 0.0,
+            passes=settings.steps.epochs if settings else 0.0,
             steps=len(steps or ()),
-            rank=settings.lora.rank if is_trained else 0,
-            seconds=round(seconds, 2),
+            rank=settings.lora.rank if settings else 0,
+            seconds=round(seconds, 1),
+            seconds_measured=round(time.monotonic() - trained, 1),
             train_loss=round(steps[-1].smoothed, 5) if steps else None,
-            **figures.as_columns(),
-            questions=len(data.questions),
-            machine=_machine(),
+            **figures.rounded(),
+            machine=f"{platform.machine()}, {device}",
             versions=", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft")),
         )
 
-    def _write(self, data: RecipeData) -> None:
-        for name, content in data.files.items():
+    def settings(self, run: Run) -> tuple[TrainingSettings, int]:
+        """The settings of a run, whose epochs make up the planned tokens, and the number of its examples."""
+        text = read_text(run.text, run.way.share, run.way.form)
+        self._write(text)
+        values = {**BASE, **run.way.changes, **QUIET, "name": NAME, "data": list(text.trained)}
+        values |= {"seed": run.seed, "learning_rate": run.rate}
+        if text.is_rows:
+            values["cutoff"] = CHAT_CUTOFF
+        if run.way.equal_parameters:
+            rank: Any = BASE["rank"]
+            equal = round(rank * self._size_of(BASE["targets"]) / self._size_of(run.way.changes["targets"]))
+            values |= {"rank": equal, "alpha": equal}
+        examples = self._prepare(training_settings(values)).examples
+        epochs = round(run.way.tokens / sum(examples.lengths()), 4)
+        return training_settings({**values, "epochs": epochs}), len(examples)
+
+    def sizes(self, text: RecipeText) -> dict[str, int]:
+        """How large a text is, and how much is measured with it."""
+        self._write(text)
+        measured, (trained, unseen) = self._measured_data(text), self._passages(text)
+        return {
+            "characters trained on": sum(len(text.files[name]) for name in text.trained),
+            "tokens trained on": sum(measured.examples.lengths()),
+            "unseen tokens": sum(measured.validation.lengths()),
+            "passages": len(trained),
+            "unseen passages": len(unseen),
+            "questions": len(text.questions),
+        }
+
+    def _write(self, text: RecipeText) -> None:
+        for name, content in text.files.items():
             (self.host.folders.datasets / name).write_text(content, encoding="utf-8", newline="\n")
 
-    def _settings(self, run: Run, data: RecipeData) -> TrainingSettings:
-        values = {**BASE, **run.arm.changes, **QUIET, "name": NAME, "data": list(data.train), "seed": run.seed}
-        if data.name == "chats":
-            values["cutoff"] = CHAT_CUTOFF
-        if run.arm.equal_parameters:
-            rank = self._equal_rank(run.arm)
-            values |= {"rank": rank, "alpha": rank}
-        if run.arm.passes is not None or run.equal_by == "passes":
-            return training_settings({**values, "epochs": run.arm.passes or self.size.passes})
-        examples = self._prepare(training_settings(values)).examples
-        return training_settings({**values, "epochs": round(self.size.tokens / sum(examples.lengths()), 4)})
-
-    def _equal_rank(self, arm: Arm) -> int:
-        """The rank at which an arm has as many parameters as `BASE`."""
-        targets: Any = arm.changes["targets"]
-        rank: Any = BASE["rank"]
-        return max(1, round(rank * self._size_of(ALL_LINEAR) / self._size_of(targets)))
-
-    def _size_of(self, names: tuple[str, ...]) -> int:
+    def _size_of(self, names: Any) -> int:
         """Parameters of a LoRA of rank 1 on the linear layers with these names."""
         layers = self.host.loaded_model().model.named_modules()
         return sum(
@@ -199,49 +169,67 @@ class Lab:
             raise SystemExit(f"A run ended as '{ended.outcome}': {ended.text}")
         return [event for event in job.log.since(0) if isinstance(event, Step)]
 
-    def _measured_data(self, data: RecipeData) -> TrainingData:
-        """The passages and validation blocks that every arm is measured with."""
-        return self._prepare(self._measured_settings(data))
+    def _measured_settings(self, text: RecipeText) -> TrainingSettings:
+        """Settings that do not depend on the way: all are measured on the same blocks."""
+        cutoff = CHAT_CUTOFF if text.is_rows else UNSEEN_CUTOFF
+        values = {"name": NAME, "data": list(text.trained), "eval_data": [text.unseen], "cutoff": cutoff}
+        return training_settings({**BASE, **QUIET, **values})
 
-    def _measured_settings(self, data: RecipeData) -> TrainingSettings:
-        cutoff = CHAT_CUTOFF if data.name == "chats" else MEASURED_CUTOFF
-        return training_settings(
-            {
-                **BASE, **QUIET, "name": NAME, "data": [data.measured], "eval_data": [data.control],
-                "cutoff": cutoff, "data_seed": DATA_SEED,
-            }
-        )  # fmt: skip
+    def _measured_data(self, text: RecipeText) -> TrainingData:
+        return self._prepare(self._measured_settings(text))
 
-    def _measure(self, data: RecipeData, *, is_trained: bool, run: Run) -> _Figures:
-        """Measure with the same blocks and passages for every arm."""
-        settings, measured = self._measured_settings(data), self._measured_data(data)
-        passages = evidence.pick_recall_passages(measured, PASSAGES, self.host.card())
-        assert passages is not None
+    def _passages(self, text: RecipeText) -> tuple[list[Passage], list[Passage]]:
+        """Passages of the whole text, however much of it was trained on; of chats, the beginnings of replies."""
+        whole = read_text(text.name)
+        if not text.is_rows:
+            return pick_text_passages(whole, self.tokenizer, PASSAGES)
+        measured, bos = self._measured_data(whole), self.tokenizer.bos
+        return (
+            pick_passages(measured.examples, PASSAGES, bos),
+            pick_passages(measured.validation, PASSAGES // 2, bos),
+        )
+
+    def _measure(self, text: RecipeText, *, is_trained: bool) -> Figures:
+        measured, (trained, unseen) = self._measured_data(text), self._passages(text)
+        prose = evidence.pick_recall_passages(measured, 1, self.host.card())
+        assert prose is not None
         folder = self.host.folders.loras / NAME if is_trained else None
         with adapter.without_loras(self.host) as (base, _), adapter.loaded_lora(base, folder, NAME) as model:
-            answered = self._ask(model, data.questions)
+            closed_book = self._ask(model, text.questions)
+            copied = None if text.is_rows else self._copied(model, text, unseen[:WRITTEN])
             with use_packed_attention(base):
-                capabilities = probe_model(model, settings)
+                capabilities = probe_model(model, self._measured_settings(text))
                 loop = eval_loop.EvalLoop(model, capabilities, lambda: False, max_tokens=BATCH_TOKENS)
-                return _Figures(
-                    validation_loss=_mean_loss(loop, measured),
-                    general_loss=_passage_loss(loop, passages.general),
-                    recall=_recall(loop, passages.learned),
-                    control_recall=_recall(loop, passages.control),
-                    by_context={
-                        n: _recall(loop, [cut_prompt(each, n) for each in passages.learned])
-                        for n in _contexts(run)
-                    },
-                    closed_book=answered,
+
+                def score(passages: Sequence[Passage]) -> Any:
+                    scores = evidence.score_passages(loop, passages)
+                    assert scores
+                    return evidence.summarize(scores)
+
+                sums = loop.sums(measured.validation, [0] * len(measured.validation), 1)
+                assert sums is not None
+                return Figures(
+                    recall=score(trained).recall,
+                    control_recall=score(unseen).recall,
+                    general_loss=score(prose.general).loss,
+                    unseen_loss=sums.loss,
+                    copied=copied,
+                    closed_book=closed_book,
                 )
 
+    def _copied(self, model: Any, text: RecipeText, prompts: Sequence[Passage]) -> float | None:
+        """The share of 8-word runs that the model copies from its text when it continues the unseen one."""
+        ids = [passage.example.ids[: passage.prompt_tokens].tolist() for passage in prompts]
+        written = self._reply(model, ids, WRITTEN_TOKENS, TEMPERATURE)
+        return copied_shares(["\n".join(written)], [text.files[name] for name in text.trained])[0]
+
     def _ask(self, model: Any, questions: Sequence[Question]) -> float | None:
-        """The share of questions that are answered word for word."""
+        """The share of questions that are answered word for word, without the notes in the prompt."""
         if not questions:
             return None
         right = 0
         for same_length in self._encode(questions).values():
-            replies = self._reply(model, [ids for _, ids in same_length])
+            replies = self._reply(model, [ids for _, ids in same_length], ANSWER_TOKENS)
             right += sum(is_exact(r, q.answer) for r, (q, _) in zip(replies, same_length, strict=True))
         return right / len(questions)
 
@@ -257,72 +245,9 @@ class Lab:
             by_length[len(ids)].append((question, ids))
         return by_length
 
-    def _reply(self, model: Any, prompts: list[list[int]]) -> list[str]:
-        request = AnswerRequest("", max_tokens=ANSWER_TOKENS, temperature=0)
+    def _reply(self, model: Any, prompts: list[list[int]], tokens: int, temperature: float = 0.0) -> list[str]:
+        request = AnswerRequest("", max_tokens=tokens, temperature=temperature)
         tokenizer = self.tokenizer.tokenizer
         with evaluation_context(model):
             replies = generation.generate_ids(model, prompts, request, tokenizer, Job("answer", NAME))
         return [tokenizer.decode(ids, skip_special_tokens=True) for ids in replies]
-
-
-@dataclass(frozen=True)
-class _Figures:
-    validation_loss: float | None = None
-    general_loss: float | None = None
-    recall: float | None = None
-    control_recall: float | None = None
-    by_context: dict[int, float | None] | None = None
-    closed_book: float | None = None
-
-    def as_columns(self) -> dict[str, float | None]:
-        contexts = self.by_context or {}
-        columns = {f"recall_{n}": contexts.get(n) for n in CONTEXTS}
-        columns |= {
-            "validation_loss": self.validation_loss,
-            "general_loss": self.general_loss,
-            "recall": self.recall,
-            "control_recall": self.control_recall,
-            "closed_book": self.closed_book,
-        }
-        return {name: None if value is None else round(value, 5) for name, value in columns.items()}
-
-
-def _contexts(run: Run) -> tuple[int, ...]:
-    """Lengths of prompts, in tokens, for which recall is measured on top."""
-    return CONTEXTS if run.experiment == "law" else ()
-
-
-def _mean_loss(loop: eval_loop.EvalLoop, data: TrainingData) -> float:
-    sums = loop.sums(data.validation, [0] * len(data.validation), 1)
-    assert sums is not None
-    return sums.loss
-
-
-def _passage_loss(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    scores = evidence.score_passages(loop, passages)
-    return evidence.summarize(scores).loss if scores else None
-
-
-def _recall(loop: eval_loop.EvalLoop, passages: Sequence[Passage]) -> float | None:
-    scores = evidence.score_passages(loop, passages) if passages else None
-    return evidence.summarize(scores).recall if scores else None
-
-
-def cut_prompt(passage: Passage, tokens: int) -> Passage:
-    """The same passage with at most so many tokens of its prompt."""
-    start = max(0, passage.prompt_tokens - tokens)
-    example: Example = passage.example
-    mask = example.loss_mask
-    cut = replace(example, ids=example.ids[start:], loss_mask=None if mask is None else mask[start:])
-    return passage._replace(example=cut, prompt_tokens=passage.prompt_tokens - start)
-
-
-def _machine() -> str:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
-    return f"{platform.machine()}, {device}"
-
-
-def describe(result: Result) -> str:
-    """One line for the console."""
-    figures = {"recall": result.recall, "validation loss": result.validation_loss, "answers": result.closed_book}
-    return json.dumps({name: value for name, value in figures.items() if value is not None})

@@ -1,140 +1,145 @@
-"""The data of the recipes: a part to train on and a part as control, cut from the project's files or any text."""
+"""The four texts: what is trained on, what stays unseen, the passages of recall, and the questions."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal, NamedTuple, cast
 
-from .arms import DataName
+import numpy as np
 
+from ...data.examples import Example, Passage, Source
+from ...engine.tokenizer import WorkingTokenizer
+
+TextName = Literal["lane", "taylor", "notes", "chats"]
+Form = Literal["text", "questions", "text and questions", "text and questions about others"]
 FOLDER = Path(__file__).resolve().parents[1] / "recipe_data"
-SECTION_CHARS = 700
-"""A section ends with the paragraph that reaches this length."""
-CONTROL_EVERY = 4
-MIN_SECTIONS = 4
-HARD_CUT = "\n\n\n"
-CHATS_PER_CHARS = 250
-"""Characters of text that count as much as one chat."""
-QUESTIONS_TRAINED_EVERY = 3
-"""With `notes+questions`, one question in so many is trained on; all arms are asked the others."""
+AUTHORS: tuple[TextName, ...] = ("lane", "taylor")
+TEXTS: tuple[TextName, ...] = (*AUTHORS, "notes", "chats")
+SECTION_END = "\n\n\n"
+UNSEEN_CHATS = 8
+"""One chat in so many is not trained on."""
+PROMPT_TOKENS, TARGET_TOKENS = 24, 32
+PASSAGE_CHARS = 1000
+"""More than the tokens of a passage have."""
+SENTENCE = re.compile(r"(?:^|(?<=[.!?])[\"']?\s+)[\"']?[A-Z]\w*(?= )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the notes, and the only answer that counts."""
+    """A question about a note, in words that the note does not use, and the only answer that counts."""
 
     text: str
     answer: str
 
 
 @dataclass(frozen=True)
-class RecipeData:
-    """The files of a run by their names: those trained on, and a control that is not; and what is asked."""
+class RecipeText:
+    """The files that are trained on, one that is not, and the plain texts that passages are taken from."""
 
-    name: str
+    name: TextName
     files: Mapping[str, str]
-    train: tuple[str, ...]
-    control: str
+    trained: tuple[str, ...]
+    unseen: str
     questions: tuple[Question, ...] = ()
-    source: object = None
-    """What the data are made of, if other data are made of it too and compared with these."""
 
     @property
-    def measured(self) -> str:
-        """The file from which the passages of recall are taken."""
-        return self.train[0]
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.source or self.files, sort_keys=True).encode()).hexdigest()[:8]
+    def is_rows(self) -> bool:
+        return self.name == "chats"
 
 
-def read_data(name: DataName, chars: int, text: Path | None = None) -> RecipeData:
-    """Read data with about so many characters to train on; `text` replaces the story."""
-    if name == "chats":
-        return _chats(chars)
-    if name == "story":
-        file = text or FOLDER / "story.txt"
-        return _split_text(file.stem, file.read_text(encoding="utf-8"), chars, str(file))
-    return _notes(name)
+@cache
+def digest(name: TextName) -> str:
+    """The first characters of the hash of a text, seen and unseen: a changed text is another one."""
+    files = [file for file in sorted(FOLDER.glob(f"{name}*")) if file.suffix in (".txt", ".jsonl")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
-def _split_text(name: str, text: str, chars: int, origin: str) -> RecipeData:
-    sections = cut_sections(text)
-    if len(sections) < MIN_SECTIONS:
-        raise SystemExit(
-            f"{origin} has {len(sections)} sections of {SECTION_CHARS} characters. At least {MIN_SECTIONS} are "
-            "needed, with an empty line between paragraphs. Choose a longer text."
-        )
-    sections = sections[: max(MIN_SECTIONS, _count_until(sections, chars * CONTROL_EVERY // (CONTROL_EVERY - 1)))]
-    control = sections[CONTROL_EVERY - 1 :: CONTROL_EVERY]
-    # The sections between two controls stay together: a section alone may fit into one block, without overlap.
-    runs = [sections[n : n + CONTROL_EVERY - 1] for n in range(0, len(sections), CONTROL_EVERY)]
-    train = ["\n\n".join(run) for run in runs]
-    files = {"train.txt": HARD_CUT.join(train), "control.txt": HARD_CUT.join(control)}
-    return RecipeData(name, files, ("train.txt",), "control.txt")
-
-
-def cut_sections(text: str) -> list[str]:
-    """Cut a text at empty lines into sections of at least `SECTION_CHARS` characters."""
-    sections, current = [], ""
-    for paragraph in re.split(r"\n\s*\n", text):
-        current = f"{current}\n\n{paragraph.strip()}".strip()
-        if len(current) >= SECTION_CHARS:
-            sections.append(current)
-            current = ""
-    return sections
-
-
-def _count_until(sections: Sequence[str], chars: int) -> int:
-    """The number of sections that together reach a length."""
-    total = 0
-    for number, section in enumerate(sections, start=1):
-        total += len(section)
-        if total >= chars:
-            return number
-    return len(sections)
-
-
-def _notes(name: DataName) -> RecipeData:
-    rows = source = _read_rows(FOLDER / "notes.jsonl")
-    control = [row["note"] for row in rows if "question" not in row]
-    rows = [row for row in rows if "question" in row]
-    trained = rows[::QUESTIONS_TRAINED_EVERY]
-    asked = tuple(Question(row["question"], row["answer"]) for row in rows if row not in trained)
-    files = {
-        "train.txt": HARD_CUT.join(row["note"] for row in rows),
-        "control.txt": HARD_CUT.join(control),
-    }
+@cache
+def read_text(name: TextName, share: float = 1.0, form: Form = "text") -> RecipeText:
+    """A text, or the first share of it; of notes, also as questions and answers."""
     if name == "notes":
-        return RecipeData(name, files, ("train.txt",), "control.txt", asked, source)
-    files["questions.jsonl"] = _as_lines([_chat_row(row["question"], row["answer"]) for row in trained])
-    return RecipeData(name, files, ("train.txt", "questions.jsonl"), "control.txt", asked, source)
+        return _notes(form)
+    if name == "chats":
+        lines = (FOLDER / "chats.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        unseen = lines[::UNSEEN_CHATS]
+        trained = [line for line in lines if line not in unseen]
+        files = {"trained.jsonl": "".join(trained), "unseen.jsonl": "".join(unseen)}
+        return RecipeText(name, files, ("trained.jsonl",), "unseen.jsonl")
+    text = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+    end = len(text) if share == 1 else text.rindex("\n\n", 0, round(share * len(text)))
+    files = {"trained.txt": text[:end], "unseen.txt": (FOLDER / f"{name}-unseen.txt").read_text(encoding="utf-8")}
+    return RecipeText(name, files, ("trained.txt",), "unseen.txt")
 
 
-def _chat_row(question: str, answer: str) -> dict[str, object]:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+def _notes(form: Form) -> RecipeText:
+    """Notes with two questions each: one in their own words to train on, one in other words to ask.
+
+    Every other note is asked about, whatever was trained on, so that all ways are asked the same.
+    """
+    rows = [json.loads(line) for line in (FOLDER / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
+    noted = [row for row in rows if "asked" in row]
+    asked = noted[1::2]
+    questioned = [row for row in noted if row not in asked] if form.endswith("others") else noted
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": row["question"]},
+                {"role": "assistant", "content": row["answer"]},
+            ]
+        }
+        for row in questioned
+    ]
+    files = {
+        "trained.txt": SECTION_END.join(row["note"] for row in noted),
+        "unseen.txt": SECTION_END.join(row["note"] for row in rows if "asked" not in row),
+        "questions.jsonl": "".join(json.dumps(chat) + "\n" for chat in chats),
+    }
+    trained = {"text": ("trained.txt",), "questions": ("questions.jsonl",)}.get(
+        form, ("trained.txt", "questions.jsonl")
+    )
+    questions = tuple(Question(row["asked"], row["answer"]) for row in asked)
+    return RecipeText("notes", files, trained, "unseen.txt", questions)
 
 
-def _chats(chars: int) -> RecipeData:
-    rows = _read_rows(FOLDER / "chats.jsonl")
-    rows = rows[: max(2 * CONTROL_EVERY, chars // CHATS_PER_CHARS)]
-    control = rows[CONTROL_EVERY - 1 :: CONTROL_EVERY]
-    train = [row for number, row in enumerate(rows) if number % CONTROL_EVERY != CONTROL_EVERY - 1]
-    files = {"train.jsonl": _as_lines(train), "control.jsonl": _as_lines(control)}
-    return RecipeData("chats", files, ("train.jsonl",), "control.jsonl")
+class TextPassages(NamedTuple):
+    """Passages of the trained and of the unseen text."""
+
+    trained: list[Passage]
+    unseen: list[Passage]
 
 
-def _read_rows(file: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+def pick_text_passages(text: RecipeText, tokenizer: WorkingTokenizer, count: int) -> TextPassages:
+    """Passages that begin at random sentences, the same ones for every way of training.
+
+    They begin with the second word of a sentence, where no way begins a block: blocks, overlap blocks and windows
+    all begin with a sentence, and a prompt that is the beginning of an example would be easier.
+    """
+    parts = (text.files["trained.txt"], text.files[text.unseen])
+    return TextPassages(
+        *(_random_passages(part, tokenizer, n) for part, n in zip(parts, (count, count // 2), strict=True))
+    )
 
 
-def _as_lines(rows: Sequence[Mapping[str, object]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def _random_passages(text: str, tokenizer: WorkingTokenizer, count: int) -> list[Passage]:
+    starts = [match.end() for match in SENTENCE.finditer(text)]
+    random.Random(1).shuffle(starts)
+    passages: list[Passage] = []
+    for start in starts:
+        section = text[start : start + PASSAGE_CHARS].partition(SECTION_END)[0]
+        ids = tokenizer.encode([section])[0].ids[: PROMPT_TOKENS + TARGET_TOKENS]
+        if len(ids) == PROMPT_TOKENS + TARGET_TOKENS and len(passages) < count:
+            labelled = np.arange(len(ids)) >= PROMPT_TOKENS
+            passages.append(
+                Passage(Example(np.asarray(ids), labelled, cast("Source", None), 0), PROMPT_TOKENS, "")
+            )
+    return passages
 
 
 def is_exact(reply: str, answer: str) -> bool:

@@ -1,7 +1,12 @@
-"""The recipes bench: what is run, what is skipped, and what its report claims."""
+"""The recipes bench: what is run, in what order, what is read from it, and what its page may claim."""
 
+import ast
+import csv
 import json
+import math
+import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,41 +14,89 @@ from training_pro.bench import fits, recipe
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
 
+QUESTIONS, UNTRAINED = recipe.questions.QUESTIONS, recipe.questions.UNTRAINED
 RESULT = recipe.results.Result(
-    experiment="strength", arm="a", data="story", text="0123abcd", model="tiny", equal_by="tokens",
-    budget=100.0, seed=1, outcome="finished", trained_tokens=100, passes=2.0, steps=5, rank=16, seconds=1.5,
-    train_loss=2.5, validation_loss=3.0, general_loss=3.5, recall=0.25, control_recall=0.0, recall_4=None,
-    recall_8=None, recall_16=None, recall_32=None, closed_book=None, questions=0, machine="x86_64, 1 threads",
-    versions="torch 2",
+    text="lane", digest=recipe.texts.digest("lane"), model="tiny", recipe="{}", rate=8e-4, tokens=36_000, seed=1,
+    outcome="finished", examples=115, trained_tokens=36_000, passes=2.8, steps=82, rank=32, seconds=99.5,
+    seconds_measured=20.5, train_loss=2.5, recall=0.25, control_recall=0.01, general_loss=3.8, unseen_loss=3.5,
+    copied=0.02, closed_book=None, machine="x86_64, 1 thread", versions="torch 2",
 )  # fmt: skip
+MEASURED = re.compile(r"\b(our|we)\b[^.]{0,20}\b(runs|measure\w*)\b", re.IGNORECASE)
+"""A sentence that speaks of what this project measured."""
+COMPARED = re.compile(
+    r"\b(learn|memorize|forget|remember)\w* (more|less|better|worse)\b|\bbest (rate|schedule|rank)\b"
+)
+SAYING = (
+    "README.md", "docs/guide.md", "docs/coming-from.md", "docs/settings.md", "docs/scale.md", "presets/*.json",
+    "settings/*.py", "data/report/*.py", "engine/checks.py", "records/report/verdict.py",
+)  # fmt: skip
+"""Where sentences could claim what only runs can bear. The tables of docs/benchmarks.md are about speed."""
+COMMON = (
+    "after before does ever every have into long much more must name other people than that their them there they "
+    "this time what when where which whom with your place first last large most others were from"
+)
+"""Words that a question may share with its note."""
 
 
-def runs_of(arm: str, recalls: list[float | None], **changes: object) -> list[recipe.results.Result]:
-    return [replace(RESULT, arm=arm, seed=seed, recall=r, **changes) for seed, r in enumerate(recalls, start=1)]
+def result_of(run, **figures):
+    return replace(RESULT, **run.key("tiny")._asdict(), **figures)
 
 
-def settings_of(arm):
-    return training_settings({**recipe.arms.BASE, **arm.changes, "name": "x", "data": [arm.data]})
+def made_runs(question, recall_of, seeds=6):
+    """Runs of a question whose recall and forgetting follow a rule: (way, rate, text, seed) -> recall."""
+    made = [
+        result_of(recipe.questions.Run(text, UNTRAINED, 0.0, 1), recall=0.0, general_loss=3.7, unseen_loss=4.0)
+        for text in question.texts
+    ]
+    for text, way, (place, rate), seed in product(
+        question.texts, question.ways, enumerate(question.rates), range(1, seeds + 1)
+    ):
+        run = recipe.questions.Run(text, way, rate, seed)
+        figures = {"recall": recall_of(way.name, place, text, seed), "general_loss": 3.7 + 0.2 * place}
+        made.append(result_of(run, unseen_loss=3.6 + 0.1 * place, **figures))
+    return made
 
 
-def committed_results():
-    return recipe.results.read_results(recipe.texts.FOLDER / "results.csv")
+def noise(*key):
+    """A small number that is always the same for a way, rate, text and seed."""
+    return np.random.default_rng([sum(map(ord, str(part))) for part in key]).normal(0, 0.01)
 
 
-def test_every_arm_is_valid_and_no_two_runs_are_the_same():
-    for experiment in recipe.arms.EXPERIMENTS.values():
-        names = [arm.name for arm in experiment.arms]
-        assert len(set(names)) == len(names) and set(experiment.small) <= set(names)
-        assert all(settings_of(arm) for arm in experiment.arms)
-    planned = recipe.arms.list_runs(list(recipe.arms.EXPERIMENTS), (1, 2, 3), small=False)
-    assert len({(run.experiment, run.arm.name, run.equal_by, run.seed) for run in planned}) == len(planned) >= 250
-    seeds = [run.seed for run in recipe.arms.list_runs(["slicing", "law"], (1, 2, 3), small=True)]
-    assert seeds == sorted(seeds)  # every arm has a first seed before one has a second
+def points_of(*figures):
+    """The frontier of (rise, recall)."""
+    results = [replace(RESULT, recall=recall, general_loss=3.7 + rise) for rise, recall in figures]
+    rates = (0.0, *recipe.questions.RATES)
+    return [recipe.differences.Point(rates[n], figures[n][0], each) for n, each in enumerate(results)]
+
+
+def test_every_way_is_valid_and_no_run_is_planned_twice():
+    planned = recipe.questions.plan_runs(list(QUESTIONS), 3)
+    for question in QUESTIONS.values():
+        assert len({way.name for way in question.ways}) == len(question.ways)
+        assert len({(way.recipe, way.tokens) for way in question.ways}) == len(question.ways)
+        for way in question.ways:
+            values = {**recipe.questions.BASE, **way.changes, "name": "x", "data": ["x.txt"]}
+            assert training_settings(values)
+            assert values["batch_size"] * values["cutoff"] == 512  # equal tokens are equal steps
+    assert len({run.key("m") for run in planned}) == len(planned) > 900
+    named = sum(len(q.ways) * len(q.rates) * len(q.texts) * 3 for q in QUESTIONS.values())
+    assert len(planned) < named - 100, "ways of several questions share their runs"
+
+
+def test_every_question_has_a_first_run_before_one_has_a_second_seed():
+    planned = recipe.questions.plan_runs(list(QUESTIONS), 3)
+    assert [run.way.tokens for run in planned[:4]] == [0] * 4 and planned[4].way.tokens
+    first = [run for run in planned if run.seed == 1 and run.rate in recipe.questions.THREE_RATES]
+    assert planned[4 : 4 + len(first)] == first
+    required = [name for name, question in QUESTIONS.items() if question.required]
+    keys = {run.key("") for run in recipe.questions.plan_runs(required, 3)}
+    rest = [run.key("") not in keys for run in planned[4 + len(first) :]]
+    assert rest == sorted(rest)
 
 
 def test_results_are_read_as_they_were_written_and_a_row_cut_off_by_a_kill_harms_no_other(tmp_path):
     file = tmp_path / "new" / "results.csv"
-    made = [RESULT, replace(RESULT, seed=2, outcome="diverged", train_loss=None, arm='comma, "quote"')]
+    made = [RESULT, replace(RESULT, seed=2, outcome="diverged", train_loss=None, recipe='{"rank": 8, "a": "b"}')]
     for result in made:
         recipe.results.append_result(file, result)
     assert recipe.results.read_results(file) == made
@@ -58,97 +111,64 @@ def test_results_are_read_as_they_were_written_and_a_row_cut_off_by_a_kill_harms
 
 
 def test_the_key_changes_with_all_that_makes_another_run():
-    changes = {"experiment": "x", "arm": "x", "data": "x", "text": "x", "model": "x", "equal_by": "x", "seed": 9}
+    changes = {"text": "notes", "digest": "x", "model": "x", "recipe": "x", "rate": 1.0, "tokens": 1, "seed": 9}
     assert len({RESULT.key, *(replace(RESULT, **{k: v}).key for k, v in changes.items())}) == len(changes) + 1
     assert replace(RESULT, seconds=99.0, machine="other").key == RESULT.key
 
 
-def answer_of(made: list[recipe.results.Result]) -> str:
-    """What the page says of the one table of these runs."""
-    return recipe.report.answer("recall", {arm: [run for run in made if run.arm == arm] for arm in "abc"})
+def test_unseen_text_is_not_trained_on_and_every_text_has_a_source():
+    sources = json.loads((recipe.texts.FOLDER / "sources.json").read_text(encoding="utf-8"))
+    for name in recipe.texts.TEXTS:
+        text = recipe.texts.read_text(name)
+        unseen = text.files[text.unseen]
+        trained = "\n".join(text.files[file] for file in text.trained)
+        parts = unseen.splitlines() if text.is_rows else re.split(r"\n{2,}", unseen)
+        assert not any(part in trained for part in parts if len(part) > 60)
+        assert 35_000 < len(trained) < 60_000 and len(unseen) > 5_000
+        assert {"what", "from", "licence"} <= sources[name].keys()
+    for name in recipe.texts.AUTHORS:
+        whole, eighth = (recipe.texts.read_text(name, share).files["trained.txt"] for share in (1.0, 0.125))
+        assert whole.startswith(eighth) and 0.1 < len(eighth) / len(whole) <= 0.125
 
 
-def test_a_setup_that_learned_more_is_better_only_if_it_forgot_no_more():
-    high, low = [0.8, 0.81, 0.82], [0.1, 0.11, 0.1]
-    plain = [*runs_of("a", high), *runs_of("b", [0.79, 0.8, 0.83]), *runs_of("c", low)]
-    assert "**a** is better than **c**. **b** is better than **c**." in answer_of(plain)
-    traded = [*runs_of("a", high, general_loss=5.0), *runs_of("c", low)]
-    assert "No setup is shown to be better than another (1 pair)." in answer_of(traded)
-    assert "In 1 of 1 pair, one setup learned more but also forgot more." in answer_of(traded)
-    assert "**c** is better than **a**" in answer_of([*runs_of("a", low, general_loss=5.0), *runs_of("c", low)])
+def test_passages_are_in_the_text_and_begin_where_no_example_does(tmp_path, tiny):
+    lab = recipe.runs.Lab.open(tiny, tmp_path)
+    text = recipe.texts.read_text("lane")
+    picked = recipe.texts.pick_text_passages(text, lab.tokenizer, 24)
+    assert [len(part) for part in picked] == [24, 12]
+    starts = set()
+    for passage in picked.trained:
+        words = lab.tokenizer.decode(passage.example.ids.tolist())
+        assert words in text.files["trained.txt"]
+        starts.add(text.files["trained.txt"].index(words))
+    assert len(starts) == 24
+    for start in starts:  # the word before is the first of a sentence
+        before = text.files["trained.txt"][:start].rstrip()
+        assert re.search(r"(^|[.!?\n][\"']?\s*)[\"']?[A-Z]\w*$", before[-40:]), before[-40:]
 
 
-def test_runs_with_the_same_seed_are_paired():
-    apart = [*runs_of("a", [0.1, 0.4, 0.7]), *runs_of("b", [0.2, 0.51, 0.8])]
-    assert "**b** is better than **a**" in answer_of(apart)
-    assert "**b** is better" not in answer_of([*apart[:3], *runs_of("b", [0.8, 0.51, 0.2])])
+def test_a_question_about_a_note_has_none_of_its_words_and_one_answer():
+    rows = [json.loads(line) for line in (recipe.texts.FOLDER / "notes.jsonl").read_text("utf-8").splitlines()]
+    noted = [row for row in rows if "asked" in row]
+    assert len(noted) >= 120
+    for row in noted:
+        # Names, and terms in quotes, have to be the same.
+        asked = re.findall(r"[a-z]{4,}", re.sub(r'"[^"]*"|\b[A-Z][\w\']*', "", row["asked"]))
+        shared = set(asked) & set(re.findall(r"[a-z]+", row["note"].lower()))
+        assert shared <= set(COMMON.split()), (row["asked"], shared)
+        assert recipe.texts.is_exact(row["note"], row["answer"])
+        assert not recipe.texts.is_exact(row["asked"], row["answer"])
 
 
-def test_the_rule_claims_a_difference_in_at_most_five_percent_of_empty_tables():
-    """Each real table with its means made equal, and tables whose noise is drawn from all real runs."""
-    rng, tables = np.random.default_rng(0), 1000
-    chance = (
-        recipe.comparison.CHANCE + 3 * (recipe.comparison.CHANCE / tables) ** 0.5
-    )  # three standard errors of the simulation
-    real = recipe.report.real_tables(committed_results())
-    assert len(real) >= 10
-    for name, figures in real.items():
-        assert recipe.comparison.false_claims(figures, tables, rng) <= chance, name
-    noise = recipe.comparison.pool_residuals([recall for name, (recall, _) in real.items() if "story" in name])
-    for setups in (2, 5, 15):
-        false, _ = recipe.comparison.found(noise, setups, 3, 0.15, tables, rng)
-        assert false <= chance, setups
-    assert recipe.comparison.found(noise, 2, 12, 0.15, tables, rng)[1] >= 0.8
-
-
-def test_the_report_compares_only_enough_runs_of_the_same_text_and_budget():
-    for change in ({"text": "ffff0000"}, {"budget": 200.0}, {"model": "other"}, {"equal_by": "passes"}):
-        text = recipe.report.page([*runs_of("a", [0.9] * 3), *runs_of("b", [0.1] * 3, **change)])
-        assert "is better than" not in text.partition("## ")[2], change
-    text = recipe.report.page([*runs_of("a", [0.9, 0.9]), *runs_of("b", [0.1, 0.1])])
-    assert "is better than" not in text.partition("## ")[2] and "There is no answer yet" in text
-    diverged = [*runs_of("a", [0.5] * 3), *runs_of("a", [None] * 2, outcome="diverged")]
-    assert "| a | 3, 2 diverged |" in recipe.report.page(diverged)
-    assert "| 90.0% |" in recipe.report.page(runs_of("a", [0.9]))
-    assert "| 85.0% (80.0-90.0) |" in recipe.report.page(runs_of("a", [0.9, 0.8]))
-
-
-def test_the_law_is_found_again_with_its_error():
-    true = recipe.report.Law(0.66, 5.5, 4.6, 0.0)
-    law = recipe.report.fit_law([(x, true.recall(x)) for x in (1, 2, 4, 8, 16)])
-    assert law is not None
-    assert law == pytest.approx(true, rel=0.05, abs=0.005)
-    assert recipe.report.fit_law([(1, 0.1), (2, 0.2), (2, 0.3), (4, 0.4)]) is None
-
-
-@pytest.mark.long
-def test_the_plots_are_drawn_to_the_same_bytes(tmp_path):
-    pytest.importorskip("matplotlib")
-    passes = {"experiment": "law", "equal_by": "passes"}
-    law = [run for n in (1, 2, 4, 8) for run in runs_of(f"passes {n}", [n / 20] * 3, passes=float(n), **passes)]
-    made = [*runs_of("a", [0.5, 0.6, 0.6]), *law]
-    files = recipe.report.draw([*made, *runs_of("single", [0.1], text="other")], tmp_path / "new")
-    first = {file.name: file.read_bytes() for file in files}
-    assert list(first) == ["strength.svg", "law.svg"]
-    assert {file.name: file.read_bytes() for file in recipe.report.draw(made, tmp_path / "new")} == first
-    assert all(f"](plots/{name})" in recipe.report.page(made, "plots") for name in first)
-
-
-def test_no_text_is_both_trained_on_and_control():
-    for name in ("story", "notes", "chats"):
-        data = recipe.texts.read_data(name, 10**6)
-        train, control = data.files[data.measured], data.files[data.control]
-        sections = control.splitlines() if name == "chats" else control.split(recipe.texts.HARD_CUT)
-        assert len(sections) >= 4
-        assert not any(section in train for section in sections)
-
-
-def test_a_question_that_is_asked_is_not_trained_on_and_its_note_is():
-    data = recipe.texts.read_data("notes+questions", 0)
-    assert len(data.questions) == 40 and data.digest == recipe.texts.read_data("notes", 0).digest
-    for question in data.questions:
-        assert question.text not in data.files["questions.jsonl"]
-        assert recipe.texts.is_exact(data.files["train.txt"], question.answer)
+def test_an_asked_question_is_trained_on_in_no_form_and_others_are_only_about_other_notes():
+    asked = {question.text for question in recipe.texts.read_text("notes").questions}
+    answers = {question.answer for question in recipe.texts.read_text("notes").questions}
+    for form in ("questions", "text and questions", "text and questions about others"):
+        text = recipe.texts.read_text("notes", 1.0, form)
+        assert {question.text for question in text.questions} == asked
+        assert not any(json.dumps(each)[1:-1] in text.files["questions.jsonl"] for each in asked)
+    trained = [json.loads(line)["messages"][1]["content"] for line in text.files["questions.jsonl"].splitlines()]
+    assert len(trained) == len(asked) and len(answers & set(trained)) <= 2
 
 
 def test_an_answer_counts_only_word_for_word():
@@ -157,40 +177,162 @@ def test_an_answer_counts_only_word_for_word():
     assert [recipe.texts.is_exact(*each) for each in (*rights, *wrongs)] == [True] * 2 + [False] * 3
 
 
-def test_the_pages_are_those_of_the_results():
-    sizes = json.loads((recipe.texts.FOLDER / "results-sizes.json").read_text(encoding="utf-8"))
-    page = recipe.report.page(committed_results(), sizes=sizes)
-    written = (ROOT / "docs" / "what-works.md").read_text(encoding="utf-8")
-    assert page == written, "run: python3 bench/recipes.py report"
+def test_ways_are_read_where_they_forgot_equally_much():
+    points = points_of((0, 0.0), (0.05, 0.1), (0.15, 0.3), (0.5, 0.8))
+    read = recipe.differences.best_within
+    assert read(points, 0.1, "recall") == pytest.approx(0.2)
+    assert read(points, 0.3, "recall") == pytest.approx(0.3 + 0.5 * 0.15 / 0.35)
+    assert math.isnan(read(points, 0.6, "recall"))  # a higher rate might have learned more for it
+    assert read([*points, points[-1]._replace(rise=math.inf)], 0.6, "recall") == pytest.approx(0.8)
+    assert read(points_of((0, 0.02), (0.2, 0.0)), 0.1, "recall") == pytest.approx(0.02)
+    assert recipe.differences.forgotten_at_half(points) == pytest.approx(3.7 + 0.15 + 0.35 * 0.4)
+    assert math.isnan(recipe.differences.forgotten_at_half(points[:3]))
+    low, high = recipe.questions.RATES[:2]
+    assert recipe.differences.rate_at(points, 0.1) == pytest.approx((low * high) ** 0.5)
+    assert math.isnan(recipe.differences.rate_at(points, 0.9))
+
+
+def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
+    question = QUESTIONS["layers"]
+
+    def recall(way, place, text, seed):
+        return 0.1 * place + (0.15 if way == "MLP" else 0.0) + noise(way, place, text, seed)
+
+    answers = recipe.page.answer(question, made_runs(question, recall), "tiny")
+    told = {(each.way, each.measure) for each in answers.differences if each.is_told}
+    assert told == {("MLP", "recall_01"), ("MLP", "recall_03")} and len(answers.pairs) == 12
+    few = recipe.page.answer(question, made_runs(question, recall, seeds=2), "tiny")
+    assert few.differences == [] and len(few.pairs) == 4
+    missing = [each for each in made_runs(question, recall) if (each.rate, each.text) != (4e-4, "lane")]
+    # With a rate less, there is less to choose from.
+    assert len(recipe.page.answer(question, missing, "tiny").pairs) == 6
+    lost = {"outcome": "diverged", "recall": None, "general_loss": None, "unseen_loss": None}
+    diverged = [
+        replace(each, **lost) if "q_proj" in each.recipe and each.rate == 1.6e-3 else each
+        for each in made_runs(question, recall)
+    ]
+    answers = recipe.page.answer(question, diverged, "tiny")
+    told = {each.way for each in answers.differences if each.measure == "recall_01" and each.is_told}
+    assert len(answers.pairs) == 12 and told == {"MLP"}
+    assert recipe.page.page(diverged, {}, {})
+
+
+@pytest.mark.parametrize("draw", ["normal", "exponential"])
+@pytest.mark.parametrize("pairs", [6, 12])
+def test_a_difference_is_claimed_in_at_most_five_percent_of_empty_tables_and_fifteen_points_are_found(draw, pairs):
+    apart = getattr(np.random.default_rng(4), draw)(size=pairs)
+    apart = 0.1 * (apart - apart.mean()) / apart.std()
+    tables = 300
+    chance = 0.05 + 2 * (0.05 * 0.95 / tables) ** 0.5  # two standard errors of the simulation
+    assert recipe.differences.claims_by_chance(apart, tables) <= chance
+    if pairs == 12:
+        assert recipe.differences.claims_by_chance(apart, tables, planted=0.15) >= 0.8
+
+
+def test_the_page_claims_what_the_records_bear_and_nothing_else():
+    question = QUESTIONS["slicing"]
+
+    def recall(way, place, text, seed):
+        return 0.1 * place + (0.2 if way.startswith("DEMENTOR at every") else 0.0) + noise(way, place, text, seed)
+
+    made = made_runs(question, recall)
+    page = recipe.page.page(made, {}, {"slicing": "pictures/a.svg"})
+    borne = {claim["claim"] for claim in recipe.page.claims(made)}
+    text = " ".join(page.split())
+    assert borne and all(claim in text for claim in borne)
+    claimed = re.findall(r"\*\*[^*]+\*\* has a (?:higher|lower) .*? pairs\)\.", text)
+    assert set(claimed) <= borne
+    rest = text.partition("| --- |")[2].replace(QUESTIONS["epochs"].words, "")
+    assert not re.search(r"(?<!has a )\b(higher|lower|better|worse)\b", rest)
+    assert "Not told apart from **blocks** by recall where general loss has risen by 0.1: overlap" in text
+    assert "There is no answer yet: 0 of at least 6 pairs" in text
+    assert "![" in page and "(pictures/a.svg)" in page
+    assert recipe.page.page([], {}, {}) and recipe.page.claims([]) == []
+
+
+def sentences_of(file):
+    """The sentences of a document, or of the strings of a module."""
+    text = file.read_text(encoding="utf-8")
+    parts = text.split('"') if file.suffix == ".json" else text.split("|")
+    if file.suffix == ".py":
+        constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        parts = [value for value in constants if isinstance(value, str)]
+    return [each for part in parts for each in re.split(r"(?<=[.!?])\s", " ".join(part.split()))]
+
+
+def test_what_is_said_elsewhere_of_measurements_is_borne_by_a_record():
+    """Each sentence outside the page that speaks of runs or compares ways is in a list, with what bears it."""
+    said = json.loads((recipe.texts.FOLDER / "said.json").read_text(encoding="utf-8"))
+    found = set()
+    for file in (file for pattern in SAYING for file in sorted(ROOT.glob(pattern))):
+        for sentence in sentences_of(file):
+            if MEASURED.search(sentence) or COMPARED.search(sentence):
+                mine = [each["sentence"] for each in said if each["sentence"] in sentence]
+                found.update(mine or [f"{file.name}: {sentence}"])
+    assert found == {each["sentence"] for each in said}, (
+        "a sentence without a record, or a record without its sentence"
+    )
+
+
+def test_the_records_of_what_is_said_are_true():
+    said = json.loads((recipe.texts.FOLDER / "said.json").read_text(encoding="utf-8"))
+    told = {(claim["question"], claim["way"], claim["measure"]) for claim in committed_claims()}
+    with (recipe.texts.FOLDER / "results.csv").open(encoding="utf-8") as file:
+        first_series = list(csv.DictReader(file))
+    for bears in (each["borne by"] for each in said):
+        match bears:
+            case {"claim": claim}:
+                assert tuple(claim) in told, bears
+            case {"test": test}:
+                file, name = test.split("::")
+                assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), bears
+            case {"first series": experiment, "more": more, "than": than, "by": columns}:
+                series = [run for run in first_series if run["experiment"] == experiment]
+                for column in columns:
+                    high, low = (
+                        {run["seed"]: float(run[column]) for run in series if run["arm"] == arm}
+                        for arm in (more, than)
+                    )
+                    assert len(high) == 3 and all(high[seed] > low[seed] for seed in high), bears
+            case {"source": words} | {"nothing": words}:
+                assert words, "who says so, or what it says instead of a result"
+            case _:
+                pytest.fail(f"nothing bears it: {bears}")
+
+
+def committed_claims():
+    file = recipe.texts.FOLDER / "runs.csv"
+    return recipe.page.claims(recipe.results.read_results(file)) if file.is_file() else []
+
+
+def test_the_table_of_the_readme_is_that_of_the_estimates():
     readme = fits.PAGE.read_text(encoding="utf-8")
     assert readme == fits.with_table(readme), "run: python3 bench/fits.py --write"
 
 
-EXPECTED = {
-    ("law", "0 times"): (0, True),
-    ("targets", "MLP"): (None, False),
-    ("facts", "notes and questions about others"): (16, False),
-}
-"""Arms of each kind of data, with their rank, and whether recall is measured with contexts of other lengths."""
+@pytest.mark.long
+def test_the_pictures_are_drawn_to_the_same_bytes(tmp_path):
+    pytest.importorskip("matplotlib")
+    made = made_runs(QUESTIONS["slicing"], lambda way, place, text, seed: 0.1 * place, seeds=1)
+    files = recipe.page.draw(made, tmp_path / "new")
+    first = {name: file.read_bytes() for name, file in files.items()}
+    assert list(first) == ["slicing"]
+    assert {name: file.read_bytes() for name, file in recipe.page.draw(made, tmp_path / "new").items()} == first
 
 
 @pytest.mark.long
-def test_runs_of_every_kind_of_data_are_made_and_measured(tmp_path, tiny):
-    lab = recipe.runs.Lab.open(tiny, tmp_path / "lab", recipe.runs.Size(2400, 900, 1.0), None)
-    for (name, arm_name), (rank, has_contexts) in EXPECTED.items():
-        experiment = recipe.arms.EXPERIMENTS[name]
-        arm = next(arm for arm in experiment.arms if arm.name == arm_name)
-        run = recipe.arms.Run(name, arm, experiment.equal_by[0], 1)
+def test_runs_of_every_kind_are_made_and_measured(tmp_path, tiny):
+    lab = recipe.runs.Lab.open(tiny, tmp_path / "lab")
+    ways = {way.name: (question, way) for question in QUESTIONS.values() for way in question.ways}
+    for name in ("MLP", "DEMENTOR at every sentence", "as both", "a quarter"):
+        question, way = ways[name]
+        run = recipe.questions.Run(question.texts[0], replace(way, tokens=3000), 8e-4, 1)
         result = lab.make(run)
         assert (result.key, result.outcome) == (lab.key(run), "finished")
-        assert rank is None or result.rank == rank
-        assert (result.recall_4 is not None) == has_contexts
-        assert (result.closed_book is not None) == (name == "facts")
-        if arm.passes is None:
-            assert abs(result.trained_tokens - 900) <= result.trained_tokens / result.steps  # one step
-    assert replace(lab.make(run), seconds=0) == replace(result, seconds=0)
-    slicing = [recipe.arms.Run("slicing", arm, "passes", 1) for arm in recipe.arms.EXPERIMENTS["slicing"].arms]
-    digests = {lab.examples(run).digest() for run in slicing}
-    assert len(digests) == len(slicing), "two arms train on the same examples"
-    large = recipe.arms.Run("batches", recipe.arms.Arm("batch 64", {"batch_size": 64}), "tokens", 1)
-    assert "needs 64 examples, and the data have" in lab.refusal(large)
+        assert abs(result.trained_tokens - 3000) <= result.trained_tokens / result.steps  # one step
+        assert (result.closed_book is not None) == (run.text == "notes")
+        assert None not in (result.recall, result.control_recall, result.general_loss, result.unseen_loss)
+    again = replace(lab.make(run), seconds=0, seconds_measured=0)
+    assert again == replace(result, seconds=0, seconds_measured=0)
+    zero = lab.make(recipe.questions.Run("chats", UNTRAINED, 0.0, 1))
+    assert (zero.steps, zero.rank, zero.copied) == (0, 0, None) and zero.recall is not None

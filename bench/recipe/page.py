@@ -1,0 +1,311 @@
+"""The page that says what works: claims with their intervals, a picture for each main question, and the tables."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...train_utils import format_count
+from .differences import (
+    LITTLE,
+    MIN_PAIRS,
+    MORE,
+    SHARES,
+    UNITS,
+    Difference,
+    Pair,
+    Point,
+    compare,
+    figure_of,
+    frontiers,
+    rate_at,
+    read_measure,
+)
+from .questions import QUESTIONS, UNTRAINED, Measure, Question, Run, Way
+from .results import Result
+from .texts import TEXTS
+
+WIDTH = 115
+INTRODUCTION = """# What works
+
+How much does a model learn of a text, and how much does it forget for that? This page compares {runs} runs.
+`python3 bench/recipes.py run` makes them, in pieces of any length, and `python3 bench/recipes.py report --out
+docs/what-works.md` writes this page.
+
+**What these runs can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its
+weights are from a 4-bit GGUF file (Q4_1). A run trains on about 36,000 tokens. Nobody has judged the replies. The
+intervals speak of the four texts below, not of all texts.
+
+How to read it:
+
+- A **way** is one way to train. Each is run at several learning rates, because every way learns more and forgets
+  more at a higher rate. So ways are compared **at the same amount of forgetting**: where the loss on general text
+  has risen by {little} (little) or by {more} (a lot). Between two rates, the figures are on a straight line.
+- **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
+  Its passages begin inside random sentences, the same for all ways, and never where an example begins. **Unseen
+  text** is by the same author, or of the same kind. **Copied** is the share of 8-word runs in freely written text
+  that stand in the training text.
+- Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
+  of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
+  claimed only if its interval excludes 0. It takes at least {pairs} pairs. `python3 bench/recipes.py null` shows
+  how often this rule claims a difference where there is none.
+"""
+UNKNOWN = """## What is not known
+
+- Whether any of this holds for models of 1B parameters and more, or for texts of a million words.
+- Whether readers would prefer what one of these ways writes.
+- Whether a way that is not told apart is equal. Each table says which differences its runs would have shown.
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the runs say of a question: the frontiers of its ways, their figures, and the differences."""
+
+    question: Question
+    frontiers: Mapping[str, Mapping[Pair, list[Point]]]
+    values: Mapping[str, Mapping[Measure, Mapping[Pair, float]]]
+    differences: Sequence[Difference]
+
+    @property
+    def pairs(self) -> set[Pair]:
+        """Pairs of text and seed of which every way has all its runs."""
+        return set.intersection(*(set(pairs) for pairs in self.frontiers.values()))
+
+    def mean(self, way: str, measure: Measure) -> float:
+        """The mean over the pairs that all ways have; over its own where they have none in common yet."""
+        values = self.values[way][measure]
+        known = [values[pair] for pair in self.pairs or values if not math.isnan(values[pair])]
+        return statistics.fmean(known) if known else math.nan
+
+
+def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
+    """Answer a question with the runs that are there."""
+    done = {result.key: result for result in results}
+    found = {way.name: frontiers(question, way, done, model) for way in question.ways}
+    values: dict[str, dict[Measure, dict[Pair, float]]] = {
+        way: {
+            measure: {pair: read_measure(measure, points) for pair, points in pairs.items()}
+            for measure in question.measures
+        }
+        for way, pairs in found.items()
+    }
+    return Answer(question, found, values, compare(question, values))
+
+
+def answers(results: Sequence[Result], model: str = "") -> list[Answer]:
+    """Answer every question, for one model: the one with the most runs if none is named."""
+    model = model or main_model(results)
+    return [answer(question, results, model) for question in QUESTIONS.values()]
+
+
+def main_model(results: Sequence[Result]) -> str:
+    return Counter(result.model for result in results).most_common(1)[0][0] if results else ""
+
+
+def claims(results: Sequence[Result], model: str = "") -> list[dict[str, object]]:
+    """Every difference that is told apart, as a record: the page says no more than these."""
+    return [
+        {**difference._asdict(), "claim": sentence(difference)}
+        for each in answers(results, model)
+        for difference in each.differences
+        if difference.is_told
+    ]
+
+
+def sentence(difference: Difference) -> str:
+    """A claim in words, with its interval."""
+    measure = difference.measure
+    more = "higher" if difference.mean > 0 else "lower"
+    low, high = sorted((abs(difference.low), abs(difference.high)))
+    unit = " points" if measure in SHARES else ""
+    return (
+        f"**{difference.way}** has a {more} {UNITS[measure]} than **{difference.base}**, by "
+        f"{_number(measure, abs(difference.mean))}{unit} (95% interval {_number(measure, low)} to "
+        f"{_number(measure, high)}, {format_count(difference.pairs, 'pair')})."
+    )
+
+
+def _number(measure: Measure, value: float) -> str:
+    return f"{100 * value:.1f}" if measure in SHARES else f"{value:.3f}"
+
+
+def page(
+    results: Sequence[Result],
+    sizes: Mapping[str, Mapping[str, int]],
+    pictures: Mapping[str, str],
+    model: str = "",
+) -> str:
+    """The whole page, in Markdown; `pictures` are the paths of the pictures by question, seen from the page."""
+    model = model or main_model(results)
+    given = answers(results, model)
+    head = INTRODUCTION.format(
+        runs=len([result for result in results if result.tokens]), model=model or "none yet", little=LITTLE,
+        more=MORE, pairs=MIN_PAIRS,
+    )  # fmt: skip
+    parts = [head, *_sizes(results, sizes, model)]
+    for each in given:
+        if each.question.pictured:
+            parts += [f"## {each.question.words}", "", *_said(each), ""]
+            if each.question.name in pictures:
+                parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
+    parts += ["## The tables", ""]
+    for each in given:
+        lines = [] if each.question.pictured else [*_said(each), ""]
+        parts += [f"### {each.question.words}", "", *lines, *_table(each), "", *_by_rate(each)]
+    return "\n".join([*parts, UNKNOWN])
+
+
+def _sizes(results: Sequence[Result], sizes: Mapping[str, Mapping[str, int]], model: str) -> list[str]:
+    """How large the texts are, and how well the untrained model predicts them: it may know some of them."""
+    done = {result.key: result for result in results}
+    columns = list(next(iter(sizes.values()), {}))
+    rows = [
+        ["text", *columns, "untrained: recall", "on unseen passages", "loss on unseen text", "on general text"]
+    ]
+    rows += [["---"] * len(rows[0])]
+    for text in TEXTS:
+        zero = done.get(Run(text, UNTRAINED, 0.0, 1).key(model))
+        if zero and text in sizes:
+            shares = [f"{100 * (value or 0):.1f}%" for value in (zero.recall, zero.control_recall)]
+            losses = [f"{value or 0:.3f}" for value in (zero.unseen_loss, zero.general_loss)]
+            rows.append([text, *(f"{sizes[text][column]:,}" for column in columns), *shares, *losses])
+    made = sorted({f"{result.machine}; {result.versions}" for result in results if result.model == model})
+    return [*(f"| {' | '.join(row)} |" for row in rows), "", _fill(f"Made with: {' and '.join(made)}."), ""]
+
+
+def _said(each: Answer) -> list[str]:
+    """What is claimed, rendered from records alone; then what is not told apart, and what would have been."""
+    question, base = each.question, each.question.ways[0].name
+    if not each.differences:
+        text = (
+            f"There is no answer yet: {len(each.pairs)} of at least {MIN_PAIRS} pairs of text and seed are done."
+        )
+        return [_fill(text)]
+    lines = [f"- {sentence(difference)}" for difference in each.differences if difference.is_told]
+    lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    unsure = [difference for difference in each.differences if not difference.is_told]
+    for measure in question.measures:
+        same = [difference for difference in unsure if difference.measure == measure]
+        if same:
+            names = ", ".join(difference.way for difference in same)
+            size = _number(measure, statistics.median(difference.smallest for difference in same))
+            unit = " points" if measure in SHARES else ""
+            text = f"- Not told apart from **{base}** by {UNITS[measure]}: {names}."
+            text += f" These runs would have shown {size}{unit}."
+            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+    return lines
+
+
+def _table(each: Answer) -> list[str]:
+    """The figures of every way: means, and how far they are from the first way's, with the interval."""
+    question = each.question
+    rows = [["way", "pairs", *(UNITS[measure] for measure in question.measures)]]
+    rows.append(["---"] * len(rows[0]))
+    apart = {(difference.way, difference.measure): difference for difference in each.differences}
+    for way in question.ways:
+        cells = [way.name, str(len(each.frontiers[way.name]))]
+        for measure in question.measures:
+            mean, difference = each.mean(way.name, measure), apart.get((way.name, measure))
+            cell = (
+                "not reached" if math.isnan(mean) else _number(measure, mean) + ("%" if measure in SHARES else "")
+            )
+            if difference:
+                numbers = [_signed(measure, value) for value in (difference.mean, difference.low, difference.high)]
+                cell += f" ({numbers[0]}; {numbers[1]} to {numbers[2]})"
+                cell = f"**{cell}**" if difference.is_told else cell
+            cells.append(cell)
+        rows.append(cells)
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _signed(measure: Measure, value: float) -> str:
+    return f"{100 * value:+.1f}" if measure in SHARES else f"{value:+.3f}"
+
+
+def _by_rate(each: Answer) -> list[str]:
+    """What each rate does, for the two questions that are about how much to train."""
+    question = each.question
+    if question.name not in ("rate", "epochs"):
+        return []
+    rows = [["way", "rate", "rise of general loss", "recall", "loss on unseen text"]]
+    rows.append(["---"] * len(rows[0]))
+    for way, rate in product(question.ways, question.rates):
+        every = chain.from_iterable(each.frontiers[way.name].values())
+        points = [point for point in every if point.rate == rate and point.rise < math.inf]
+        if points:
+            recall = np.mean([100 * figure_of(point, "recall") for point in points])
+            unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
+            rise = np.mean([point.rise for point in points])
+            rows.append([way.name, f"{rate:g}", f"{rise:+.3f}", f"{recall:.1f}%", f"{unseen:.3f}"])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    crossed = [
+        f"{way.name}: {', '.join(_crossing(each, way, rise) for rise in (LITTLE, MORE))}"
+        for way in question.ways
+        if each.frontiers[way.name]
+    ]
+    return [
+        *lines,
+        "",
+        *([_fill(f"Rates at which general loss has risen: {'; '.join(crossed)}.")] if crossed else []),
+        "",
+    ]
+
+
+def _crossing(each: Answer, way: Way, rise: float) -> str:
+    rates = [rate_at(points, rise) for points in each.frontiers[way.name].values()]
+    known = [rate for rate in rates if not math.isnan(rate)]
+    if not known:
+        return f"by {rise} at none of these rates"
+    return f"by {rise} at {statistics.median(known):.1e} ({min(known):.1e} to {max(known):.1e})"
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
+
+
+def draw(results: Sequence[Result], folder: Path, model: str = "") -> dict[str, Path]:
+    """Draw the frontiers of the main questions, and return the files by question."""
+    drawn = {}
+    for each in answers(results, model):
+        if each.question.pictured and each.pairs:
+            folder.mkdir(parents=True, exist_ok=True)
+            drawn[each.question.name] = folder / f"what-works-{each.question.name}.svg"
+            _draw_frontiers(each, drawn[each.question.name])
+    return drawn
+
+
+def _draw_frontiers(each: Answer, path: Path) -> None:
+    """A line for each way, from the untrained model through its rates, by the means over texts and seeds."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes: Any = figure.subplots()
+    for number, way in enumerate(each.question.ways):
+        color = mpl.colormaps["turbo"](0.05 + 0.9 * number / len(each.question.ways))
+        points = list(chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs))
+        points = [point for point in points if point.rise < math.inf]
+        rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates)]
+        rises = [np.mean([point.rise for point in same]) for same in rates if same]
+        recalls = [100 * np.mean([figure_of(point, "recall") for point in same]) for same in rates if same]
+        axes.plot(rises, recalls, "o-", color=color, label=way.name, markersize=4)
+        if not number:
+            axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label="untrained", zorder=3)
+    for rise in (LITTLE, MORE):
+        axes.axvline(rise, color="0.8", linewidth=1, zorder=0)
+    axes.set_xlabel("rise of the loss on general text (further right: forgot more)")
+    axes.set_ylabel("recall (%)")
+    figure.legend(loc="outside right upper", fontsize=7)
+    # The same results give the same bytes.
+    with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None})

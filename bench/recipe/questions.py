@@ -1,0 +1,241 @@
+"""The questions, in the order of what a user gains from an answer, and the ways of training that each compares.
+
+A way is compared over several learning rates, because every way learns more at a higher rate and forgets more:
+only how much is learned for how much forgotten tells two ways apart. All ways train on the same number of tokens,
+except where that number is the question. Blocks, overlap blocks and windows of one cutoff have nearly the same
+length, and with another cutoff the batch is adapted, so equal tokens are also equal steps, within a tenth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal, NamedTuple
+
+from . import texts
+from .texts import AUTHORS, TEXTS, Form, TextName
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+BASE: Mapping[str, object] = {
+    "cutoff": 128, "overlap": False, "batch_size": 4, "rank": 32, "alpha": 32, "targets": (*ATTENTION, *MLP),
+    "schedule": "cosine", "warmup_steps": 0.05,
+}  # fmt: skip
+"""What a way does not change. The default schedule depends on epochs, of which DEMENTOR has fewer for the same
+tokens, so the base has one that does not."""
+TOKENS = 36_000
+"""What a run trains on: about three passes over a text."""
+RATES = (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
+THREE_RATES = RATES[1:4]
+FOUR_RATES = RATES[:4]
+"""With the default rate of 2e-4, which the presets for DEMENTOR have."""
+Measure = Literal["recall_01", "recall_03", "general_50", "unseen", "copied", "answers_03"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train: the settings that differ from `BASE`, and what of the text is trained on, for how long."""
+
+    name: str
+    changes: Mapping[str, object] = field(default_factory=dict)
+    tokens: int = TOKENS
+    share: float = 1.0
+    form: Form = "text"
+    equal_parameters: bool = False
+    """The rank is chosen so that there are as many parameters as in `BASE`."""
+
+    @property
+    def recipe(self) -> str:
+        """All that a run depends on besides its text, rate, tokens and seed: ways with the same one share runs."""
+        changes = {name: value for name, value in self.changes.items() if BASE.get(name) != value}
+        extra = {"share": (self.share, 1.0), "form": (self.form, "text"), "equal": (self.equal_parameters, False)}
+        changes |= {name: value for name, (value, usual) in extra.items() if value != usual}
+        return json.dumps(changes, sort_keys=True)
+
+
+class Key(NamedTuple):
+    """What makes two runs the same one."""
+
+    text: TextName
+    digest: str
+    model: str
+    recipe: str
+    rate: float
+    tokens: int
+    seed: int
+
+
+class Run(NamedTuple):
+    """One run to make: a way with a rate and a seed on a text. The untrained model is a run of no tokens."""
+
+    text: TextName
+    way: Way
+    rate: float
+    seed: int
+
+    def key(self, model: str) -> Key:
+        return Key(
+            self.text, texts.digest(self.text), model, self.way.recipe, self.rate, self.way.tokens, self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """Ways that are compared with the first of them, on several texts and rates, by some measures."""
+
+    name: str
+    words: str
+    ways: tuple[Way, ...]
+    texts: tuple[TextName, ...] = AUTHORS
+    rates: tuple[float, ...] = THREE_RATES
+    measures: tuple[Measure, ...] = ("recall_01", "recall_03", "unseen")
+    required: bool = False
+    pictured: bool = False
+    """The page draws it."""
+
+
+UNTRAINED = Way("untrained", tokens=0)
+
+
+def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
+    for rank in ranks:
+        words = f"rank {rank}" + (f" with alpha {alpha}" if alpha else "")
+        yield Way(words, {"rank": rank, "alpha": alpha or rank})
+
+
+def _slicings(tokens: int) -> Iterator[Way]:
+    often = "" if tokens == TOKENS else " for twice the tokens"
+    yield Way(f"blocks{often}", tokens=tokens)
+    yield Way(f"overlap{often}", {"overlap": True}, tokens)
+    for repeats in (0, 2, 4) if tokens == TOKENS else (0,):
+        words = f"DEMENTOR with {repeats} repeats" if repeats else "DEMENTOR at every sentence"
+        yield Way(f"{words}{often}", {"chunking": "dementor", "dementor_repeats": repeats}, tokens)
+
+
+SCHEDULES = (
+    "cosine", "FP_low_epoch_annealing", "constant", "linear", "warmup_stable_decay", "FP_half_time_annealing",
+    "FP_raise_fall_creative", "FP_3epoch_raise_hold_fall", "FP_step_decay_with_warmup",
+)  # fmt: skip
+QUESTIONS: Mapping[str, Question] = {
+    each.name: each
+    for each in (
+        Question(
+            "rate",
+            "Which learning rate, for which rank?",
+            tuple(_ranks(32, 8, 128)),
+            TEXTS,
+            RATES,
+            ("recall_01", "recall_03", "general_50", "unseen"),
+            required=True,
+            pictured=True,
+        ),
+        Question(
+            "epochs",
+            "How many passes, until the model gets worse on unseen text of the author?",
+            (
+                Way("3 passes"),
+                Way("1 pass", tokens=TOKENS // 3),
+                Way("2 passes", tokens=TOKENS * 2 // 3),
+                Way("6 passes", tokens=TOKENS * 2),
+            ),
+            rates=RATES,
+            measures=("recall_01", "recall_03", "unseen", "copied"),
+            required=True,
+        ),
+        Question(
+            "slicing",
+            "Do overlap blocks or DEMENTOR teach more than plain blocks?",
+            tuple(_slicings(TOKENS)),
+            rates=FOUR_RATES,
+            required=True,
+            pictured=True,
+        ),
+        Question(
+            "slicing-long",
+            "And with twice the tokens, where DEMENTOR reaches every sentence?",
+            tuple(_slicings(2 * TOKENS)),
+            rates=FOUR_RATES,
+            required=True,
+        ),
+        Question(
+            "schedule",
+            "Which schedule?",
+            tuple(Way(name, {"schedule": name}) for name in SCHEDULES),
+            TEXTS,
+            required=True,
+            pictured=True,
+        ),
+        Question(
+            "layers",
+            "Which layers should get the LoRA if the number of parameters is the same?",
+            (
+                Way("all-linear"),
+                Way("q-v", {"targets": ("q_proj", "v_proj")}, equal_parameters=True),
+                Way("attention", {"targets": ATTENTION}, equal_parameters=True),
+                Way("MLP", {"targets": MLP}, equal_parameters=True),
+            ),
+        ),
+        Question(
+            "rank",
+            "Which rank, and should alpha follow it?",
+            (*_ranks(32, 8, 16, 64, 128), *_ranks(8, 16, 64, 128, alpha=32)),
+        ),
+        Question(
+            "amount",
+            "How much text does an author's manner take?",
+            (
+                Way("the whole text"),
+                Way("half of it", share=0.5),
+                Way("a quarter", share=0.25),
+                Way("an eighth", share=0.125),
+            ),
+            measures=("unseen", "copied"),
+        ),
+        Question(
+            "form",
+            "Should facts be trained as text, as questions and answers, or as both?",
+            (
+                Way("notes as text"),
+                Way("as questions and answers", form="questions"),
+                Way("as both", form="text and questions"),
+                Way("as text with questions about other notes", form="text and questions about others"),
+            ),
+            ("notes",),
+            measures=("answers_03", "unseen"),
+        ),
+        Question(
+            "cutoff",
+            "What does a short cutoff cost?",
+            (
+                Way("cutoff 128"),
+                *(Way(f"cutoff {n}", {"cutoff": n, "batch_size": 512 // n}) for n in (64, 256, 512)),
+            ),
+            measures=("recall_01", "recall_03", "unseen", "copied"),
+        ),
+    )
+}
+
+
+def plan_runs(names: Sequence[str], seeds: int) -> list[Run]:
+    """All runs of some questions, none twice, in the order of their value.
+
+    First the untrained model; then one seed of every question at three rates; then the other rates and seeds of
+    the required questions; then the other seeds of the rest. A question about one text has twice the seeds, so
+    that it has as many pairs as one about two.
+    """
+    turns: dict[Key, int] = {}
+    runs: dict[Key, Run] = {}
+    for question in (QUESTIONS[name] for name in names):
+        last = seeds if len(question.texts) > 1 else 2 * seeds
+        ways = [(UNTRAINED, 0.0, 1), *product(question.ways, question.rates, range(1, last + 1))]
+        for text, (way, rate, seed) in product(question.texts, ways):
+            run = Run(text, way, rate, seed)
+            turn = 1 + seed if question.required else 1 + seeds + seed
+            if seed == 1 and rate in (0.0, *THREE_RATES):
+                turn = 1 if rate else 0
+            key = run.key("")
+            turns[key] = min(turn, turns.get(key, turn))
+            runs.setdefault(key, run)
+    return sorted(runs.values(), key=lambda run: turns[run.key("")])
