@@ -150,6 +150,20 @@ def test_what_an_objective_can_not_learn_from_is_a_sentence(tmp_path, rows, obje
     assert words in said
 
 
+def test_versions_of_replies_in_a_chat_are_preferences(tmp_path):
+    lines = [
+        {"user_name": "unused", "character_name": "unused"},
+        {"name": "Nils", "is_user": True, "mes": "Can you row?"},
+        {"name": "Maren", "is_user": False, "mes": "Every day.", "swipes": ["Who knows?", "Every day."]},
+    ]
+    prepared_data = prepare_rows(tmp_path / "a", CHATML, {"a.json": lines}, objective="dpo")
+    (example,) = prepared_data.examples
+    assert sides(example) == (f"Every day.{END}", f"Who knows?{END}") and "Can you row?" in text_of(example)
+    del lines[2]["swipes"]
+    with pytest.raises(DataError, match=r"no conversation has a reply with another version"):
+        prepare_rows(tmp_path / "b", CHATML, {"a.json": lines}, objective="dpo")
+
+
 def test_raw_text_has_no_preferences(tmp_path):
     with pytest.raises(DataError, match=r"story\.txt has no preferences that ORPO can learn from"):
         prepare_rows(tmp_path, CHATML, {"story.txt": "A story."}, objective="orpo")
