@@ -29,8 +29,8 @@ WIND_DOWN_RATIO = 0.1  # of the steps so far
 LR_SHARE_KEY = "share"  # key in an optimizer group: its share of the learning rate
 BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbors", "sequential"
 EpochPosition = tuple[int, int]  # an epoch, and the number of its examples that were already drawn
-# The mean log probability of a token of the chosen replies, over so many steps, may fall by this before a warning:
-# it is then 0.6 times as likely. Over 10 steps of 4 pairs, chance makes a tenth of it.
+# The mean log probability of a token of the chosen replies may fall by this before a warning: a token is then 0.6
+# times as likely. Means of several steps, because the log probabilities of single replies differ by as much.
 CHOSEN_STEPS, MAX_CHOSEN_FALL = 10, 0.5
 CHECKS_PER_EPOCH = 10  # how often the smoothed loss is compared with the best, without a validation split
 

@@ -23,8 +23,8 @@ from ..examples import RowSource
 from ..readers import Row, Table, describe_value, json_rows
 from .row_schema import Chat, FixedText, Message
 
-# kto_tag is LLaMA-Factory's name. A `label` that is no truth value belongs to some other task.
-LABEL_COLUMNS = ("kto_tag", "label")
+# LLaMA-Factory's name, and TRL's. Without one of these columns of replies, a `label` belongs to some other task.
+LABEL_COLUMNS, LABELED = ("kto_tag", "label"), {"completion", *json_rows.CHAT_COLUMNS}
 TRUTHS = {"true": True, "false": False}
 PAIR_COLUMNS = "'chosen' and 'rejected', with the prompt in 'prompt', 'instruction', 'question' or 'conversations'"
 
@@ -41,9 +41,9 @@ def find_preferences(rows: Sequence[Row]) -> PreferenceColumns | None:
     names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
     if json_rows.CHOSEN in names and json_rows.REJECTED in names:
         return PreferenceColumns("pairs", (names[json_rows.CHOSEN], names[json_rows.REJECTED]))
-    for name in (names[column] for column in LABEL_COLUMNS if column in names):
-        if all(_truth(row.columns.get(name)) is not None for row in rows):
-            return PreferenceColumns("labels", (name,))
+    for column in LABEL_COLUMNS[: 1 if LABELED.isdisjoint(names) else 2]:
+        if column in names and all(_truth(row.columns.get(names[column])) is not None for row in rows):
+            return PreferenceColumns("labels", (names[column],))
     return None
 
 

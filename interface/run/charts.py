@@ -156,8 +156,7 @@ def run_charts(
         },
         "Margin of the preferred reply": {"margin": _preference(intervals, "margin")},
         "Log probability of a token": {
-            "chosen replies": _preference(intervals, "chosen"),
-            "rejected replies": _preference(intervals, "rejected"),
+            f"{side} replies": _preference(intervals, side) for side in ("chosen", "rejected")
         },
         "Distance of chosen replies from the base": {"distance": _preference(intervals, "distance")},
         "Context gain": {

@@ -110,6 +110,11 @@ def test_labeled_replies_are_compared_with_the_reply_of_another_row(tmp_path, ro
     assert text_of(first.contrast).startswith(prompt)
 
 
+def test_a_label_of_texts_is_no_preference(tmp_path):
+    data = prepared(tmp_path, *({"text": f"t {n}", "label": n > 0} for n in range(2)), objective="next_token")
+    assert len(data.examples) == 2
+
+
 def test_next_token_drops_undesirable_replies(tmp_path):
     data = prepared(tmp_path, *LABELED, objective="next_token")
     assert [sides(example) for example in data.examples] == [(f"good{END}", None)]
