@@ -238,6 +238,7 @@ class _Dump:
         """The tokens of the dump, without spaces and comments."""
         while True:
             match = self._token.match(self._buffer, self._at)
+            # What reaches to the end of the chunk may be longer.
             is_whole = match is not None and match.end() < len(self._buffer)
             if match and is_whole and match.lastgroup in ("sign", "word"):
                 # A quote is a sign only where the text that it begins goes on in the next chunk.

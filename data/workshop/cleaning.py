@@ -171,6 +171,7 @@ class Cleaner:
             if shortened is not record:
                 self.result.changed[step] += 1
                 record, replies = shortened, [spot for spot in shortened.spots if spot.is_learned]
+        # Duplicates come last: what was shortened may only now be the same as another record.
         words = record.words
         count = len(words.split())
         if count < recipe.min_words:
@@ -198,6 +199,7 @@ class Cleaner:
 
 def drop_sentences(text: str, phrases: Sequence[str]) -> str:
     """The text without the sentences in which one of the phrases is."""
+    # A line is a sentence of its own, too: of a list, or of code.
     ends = {*find_stop_ends(text).tolist(), *(n + 1 for n, letter in enumerate(text) if letter == "\n"), len(text)}
     starts = [0, *sorted(ends)]
     sentences = [text[start:end] for start, end in pairwise(starts)]

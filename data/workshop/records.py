@@ -63,6 +63,7 @@ class Record(NamedTuple):
         def put(holder: Any, where: tuple[str | int, ...]) -> Any:
             if not where:
                 return text
+            # Only what holds the text is copied: the rest of a long chat is shared.
             copied: Any = list(holder) if isinstance(holder, list) else dict(holder)
             copied[where[0]] = put(copied[where[0]], where[1:])
             return copied
@@ -85,6 +86,7 @@ class Dataset:
 
     @cached_property
     def _texts(self) -> list[LoadedText]:
+        # A single file is what its reader says; of a folder, only the files of text are.
         files = dataset_index.dataset_files(self.path, dataset_index.TEXT_SUFFIXES)
         if files == self._row_files or not files:
             return []

@@ -35,6 +35,7 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
                 f"{dataset.path.name} can't be split: it is one row, or all of it is nearly the same, or of one "
                 "conversation or document."
             )
+        # Each group counts once and is never divided, so the share is met as closely as the groups allow.
         held_out = choose_parts(groups, sizes, share, np.random.default_rng(seed))
         for file, is_wanted in ((training, False), (validation, True)):
             units = enumerate(_units(dataset))
