@@ -309,8 +309,8 @@ class PreferenceSettings:
     )
     preferences: str = choice(
         "Preferences",
-        "Where the preferences come from. With auto, they come from the columns of your rows: chosen and "
-        "rejected, or completion and label.",
+        "Where the preferences come from. With auto, they come from the columns of your rows (chosen and "
+        "rejected, or completion and label), and in chats from the versions of each reply that you did not keep.",
         {"auto": "Auto", "columns": "Columns of the rows"},
         fixed=True,
     )

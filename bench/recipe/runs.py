@@ -17,9 +17,10 @@ import torch
 
 from ...core.engine import AnswerRequest
 from ...core.jobs import Job, Step
-from ...data.examples import Passage, copied_shares, pick_passages
+from ...data.examples import Passage, pick_passages
 from ...data.prepare import TrainingData, prepare
 from ...data.rows import chat_prompt_style
+from ...data.split import copied_shares
 from ...engine.compute import failures, probe_model, use_packed_attention
 from ...engine.inference import eval_loop, evidence, generation
 from ...engine.lora import adapter, evaluation_context

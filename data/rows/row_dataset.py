@@ -101,7 +101,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
         settings.chat_user.strip(),
         settings.chat_context,
         settings.chat_names,
-        pairs=objective.compares,
+        pairs=objective.compares and objective.preferences == "auto",
     )
     table, findings = _rename_columns(row_files.read_table(path, name, requested, chats), requested)
     rows = _first_rows(table)
