@@ -95,7 +95,7 @@ def measure(home: Path, way: str, tokens: int) -> None:
     folders.datasets.mkdir(parents=True, exist_ok=True)
     (folders.datasets / "words.txt").write_text("the ferry left late. " * 60 * tokens, encoding="utf-8")
     values = {
-        "name": way,
+        "name": f"step-{way}",
         "data": ["words.txt"],
         "cutoff": tokens,
         "batch_size": 1,
