@@ -308,7 +308,7 @@ class PreferenceSettings:
         fixed=True,
     )
     preferences: str = choice(
-        "Preferences",
+        "Source of preferences",
         "Where the preferences come from. With auto, they come from the columns of your rows (chosen and "
         "rejected, or completion and label), and in chats from the versions of each reply that you did not keep.",
         {"auto": "Auto", "columns": "Columns of the rows"},

@@ -39,7 +39,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("split_exchanges", "chat_side"),
         ("chat_user", "chat_context", "chat_names"),
     ),
-    "Preferences": (
+    "Objective and preferences": (
         ("objective", "preferences"),
         ("beta", "preference_smoothing", "chosen_weight"),
     ),
