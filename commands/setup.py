@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..core import own_environment
 from ..core.jobs import SESSION, console
 from ..downloads import virtual_env
+from ..records.folder import refuse_while_training
 from . import options
 
 
@@ -18,6 +19,8 @@ def run(arguments: Sequence[str]) -> int:
     task.add_argument("--remove", action="store_true", help="remove the environment from the disk")
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
+    if not args.plan:
+        refuse_while_training(folders)
     if args.remove:
         print(own_environment.remove_environment(folders))
         return 0

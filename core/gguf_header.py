@@ -6,14 +6,16 @@ of tensors and of pairs, the pairs of keys and values, and then the name, shape,
 
 from __future__ import annotations
 
+import math
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 # The largest vocabularies have a million tokens, merges and scores; a hostile header claims any number.
 MAX_STRING_BYTES, MAX_ARRAY_BYTES, MAX_VALUES, MAX_DEPTH = 16_000_000, 1_000_000_000, 4_000_000, 4
-MAX_DIMENSIONS, MAX_PARTS = 4, 1000
+MAX_DIMENSIONS, MAX_PARTS, MAX_SMALL = 4, 1000, 4096
 DAMAGED = "its header is damaged or incomplete"
 NUMBER_FORMATS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
@@ -52,18 +54,26 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def read_tensors(path: Path) -> dict[str, TensorInfo]:
     """Read the names, shapes and types of the tensors, in all parts of the model."""
-    tensors = {}
+    tensors: dict[str, TensorInfo] = {}
+    for part in file_parts(path):
+        with part.open("rb") as file:
+            tensors |= {name: info for name, info, _ in _Header(file).tensor_infos()}
+    return tensors
+
+
+def read_floats(path: Path, name: str) -> list[float]:
+    """Read a small tensor of float32 numbers."""
     for part in file_parts(path):
         with part.open("rb") as file:
             header = _Header(file)
-            for _ in range(header.tensors):
-                name, dimensions = header.string(), header.number("<I")
-                if dimensions > MAX_DIMENSIONS:
+            found = [(info, place) for other, info, place in header.tensor_infos() if other == name]
+            for info, place in found:
+                alignment, count = int(header.pairs.get("general.alignment", 32)), math.prod(info.shape)
+                if info.type or count > MAX_SMALL:
                     raise ValueError(DAMAGED)
-                shape = tuple(header.number("<Q") for _ in range(dimensions))
-                tensors[name] = TensorInfo(shape, header.number("<I"))
-                header.skip(8)  # its place
-    return tensors
+                file.seek(-file.tell() % alignment + place, 1)
+                return list(struct.unpack(f"<{count}f", header.take(4 * count)))
+    raise ValueError(DAMAGED)
 
 
 def file_parts(path: Path) -> list[Path]:
@@ -109,13 +119,22 @@ class _Header:
                 self._value(item_type, depth + 1)
         return None
 
+    def tensor_infos(self) -> Iterator[tuple[str, TensorInfo, int]]:
+        """Yield the name of each tensor, what it is, and its place in the data; they follow the pairs."""
+        for _ in range(self.tensors):
+            name, dimensions = self.string(), self.number("<I")
+            if dimensions > MAX_DIMENSIONS:
+                raise ValueError(DAMAGED)
+            shape = tuple(self.number("<Q") for _ in range(dimensions))
+            yield name, TensorInfo(shape, self.number("<I")), self.number("<Q")
+
     def string(self) -> str:
-        return self._take(self.number("<Q")).decode("utf-8", "replace")
+        return self.take(self.number("<Q")).decode("utf-8", "replace")
 
     def number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
-    def _take(self, count: int) -> bytes:
+    def take(self, count: int) -> bytes:
         self._values_left -= 1
         data = self._file.read(count) if count <= MAX_STRING_BYTES and self._values_left else b""
         if len(data) < count or not self._values_left:

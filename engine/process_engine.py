@@ -34,7 +34,7 @@ from ..core.engine import (
 )
 from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
-from ..core.jobs import Job, JobEnded, Request, Session, Stage, event_file
+from ..core.jobs import Advice, Job, JobEnded, Request, Session, Stage, event_file
 from ..core.version import ROOT, VERSION, newest_mtime
 from ..records import queue
 from ..records.folder import choose_run_folder, is_in_progress, refuse_in_progress
@@ -80,25 +80,35 @@ class ProcessEngine(PeftEngine):
         return self._call(super().check_start, settings, host=host, resume=resume, show=show, problems=problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
-        if host.own_process is None:
+        if (target := host.own_process) is None:
             return super().train(settings, host, job, resume=resume)
         job.log.append(Stage(text="Starting a process for the run"))
         folders = host.folders
         folder = choose_run_folder(settings, folders, resume)
         refuse_in_progress(folder.name, folders)
         self.close()  # its model takes the memory that the run needs
-        with host.own_process.lend_memory():
-            try:
-                process = start_run(settings.with_name(folder.name), host.own_process, folders, resume)
-            except OSError as error:
-                reason = files.write_error_reason(error, folders.training)
-                raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
-            return follow_to_end(job, folder.path, folders, lambda: process.poll() is None)
+        ended: JobEnded | None = None
+        try:
+            with target.lend_memory():
+                try:
+                    process = start_run(settings.with_name(folder.name), folder.path, target, folders, resume)
+                except OSError as error:
+                    reason = files.write_error_reason(error, folders.training)
+                    raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
+                ended = follow_to_end(job, folder.path, folders, lambda: process.poll() is None)
+                with suppress(subprocess.TimeoutExpired):  # its model is in memory until it has gone
+                    process.wait(END_SECONDS)
+        except ModelError as error:
+            if ended is None:
+                raise
+            job.log.append(Advice(text=f"The model of the chat could not be loaded again. {error}"))
+        return ended
 
     def find_runs(self, session: Session, host: Host) -> None:
         """Follow a run again that a tab has started in a process of its own before this program was started."""
         folders = host.folders
-        for running in files.usable_entries(folders.running):
+        ended_last = lambda running: not is_in_progress(running.name, folders)  # noqa: E731
+        for running in sorted(files.usable_entries(folders.running), key=ended_last):
             if not (running / STARTED).is_file() or session.latest("training") is not None:
                 continue
             values = files.read_json(running / STARTED, {})
@@ -107,8 +117,9 @@ class ProcessEngine(PeftEngine):
             queued = [run.number for run in queue.load(folders.queue).begun if run.name == running.name]
 
             work = partial(follow_to_end, folder=home / running.name, folders=folders, is_alive=is_alive)
+            number = queued[0] if queued else None
             with suppress(TrainingProError):  # another job has begun meanwhile
-                number = queued[0] if queued else None
+                session.auto_start.current_number = number  # so that the queue does not take it back meanwhile
                 session.train(running.name, host, work, queue_number=number, is_elsewhere=True)
 
     def layers(self, host: Host) -> Mapping[str, int]:
@@ -247,10 +258,12 @@ class Worker:
 
 
 def start_run(
-    settings: TrainingSettings, target: OwnProcess, folders: Folders, resume: str
+    settings: TrainingSettings, folder: Path, target: OwnProcess, folders: Folders, resume: str
 ) -> subprocess.Popen[bytes]:
     """Start a run in a process that outlives this one."""
     running = running_folder(settings.what.name, folders)
+    if _is_starting(running, folder):
+        raise BusyError(f"Another program has just started '{folder.name}'. Choose another name, or wait for it.")
     shutil.rmtree(running, ignore_errors=True)
     running.mkdir(parents=True)
     files.write_json(running / STARTED, as_file(settings))
@@ -276,15 +289,21 @@ def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:
     free_since: list[float] = []
 
     def is_alive() -> bool:
-        has_begun = (running / event_file.EVENTS).exists() or (folder / event_file.EVENTS).exists()
-        is_young = time.time() < files.modified_at(running / STARTED) + START_SECONDS
-        if is_in_progress(running.name, folders) or (is_young and not has_begun):
+        if is_in_progress(running.name, folders) or _is_starting(running, folder):
             free_since.clear()
             return True
         free_since.append(time.monotonic())
         return time.monotonic() < free_since[0] + END_SECONDS
 
     return is_alive
+
+
+def _is_starting(running: Path, folder: Path) -> bool:
+    """Whether a process was started for a run that has not begun yet: it has no lock, but may soon have it."""
+    started = files.modified_at(running / STARTED)
+    # A run that is resumed, or replaces another one, has the events of that one in its folder.
+    has_begun = (running / event_file.EVENTS).exists() or files.modified_at(folder / event_file.EVENTS) > started
+    return not has_begun and time.time() < started + START_SECONDS
 
 
 def follow_to_end(job: Job, folder: Path, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded:
@@ -295,7 +314,8 @@ def follow_to_end(job: Job, folder: Path, folders: Folders, is_alive: Callable[[
         output = last_lines((running / OUTPUT).read_bytes()) if (running / OUTPUT).is_file() else ""
         text = f"The process that trained '{folder.name}' has ended unexpectedly."
         ended = JobEnded(outcome="failed", text=output or text, details=text if output else "")
-    shutil.rmtree(running, ignore_errors=True)
+    if not is_in_progress(folder.name, folders):  # another program may have been faster with this name
+        shutil.rmtree(running, ignore_errors=True)
     with suppress(OSError):
         folders.running.rmdir()  # if no other run is in progress
     return ended

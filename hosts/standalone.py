@@ -30,6 +30,7 @@ from ..core.host import (
 from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..downloads import download, hub_models
 from . import memory
+from .gguf_positions import complete_config
 from .memory import check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
@@ -256,6 +257,8 @@ class StandaloneHost:
                 header = gguf_header.read_header(path)  # says what is wrong more plainly than transformers
                 tensors = gguf_header.read_tensors(path)
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
+            if is_gguf:
+                complete_config(config, path, header, tensors)
             read_tokenizer = AutoTokenizer.from_pretrained
             tokenizer = None if requested else read_tokenizer(folder, trust_remote_code=False, **options)
         except Exception as error:  # a damaged file makes transformers and tokenizers raise anything
@@ -315,12 +318,12 @@ class StandaloneHost:
             options["use_safetensors"] = path.suffix == ".safetensors"
         try:
             parts = gguf_header.file_parts(path) if is_gguf else []
+            values = dict(card.config)
+            config = AutoConfig.for_model(values.pop("model_type"), **values) if is_gguf else None
             if self._load_gguf is not None and (card.packed or len(parts) > 1):
-                values = dict(card.config)
-                config = AutoConfig.for_model(values.pop("model_type"), **values)
                 model = self._load_gguf(parts, config, dtype, device, packed=card.packed is not None)
             else:
-                options |= unpacked_gguf(path) if is_gguf else {}
+                options |= {"config": config, **unpacked_gguf(path)} if is_gguf else {}
                 model, report = AutoModelForCausalLM.from_pretrained(
                     folder, trust_remote_code=False, output_loading_info=True, **options
                 )

@@ -84,13 +84,15 @@ class WebuiHost:
     def own_process(self) -> OwnProcess | None:
         """The chosen model, or the GGUF file that the host chats with; None if the host's own model is trained."""
         shared, folders = _shared(), self.folders
-        name = self.chosen_model
-        if not name and type(shared.model).__name__ == "LlamaServer":
-            name = shared.model_name
-        if not name:
+        name, is_unloaded = self.chosen_model, shared.model is None and shared.model_name not in (None, "None")
+        # A model that was unloaded for a run, or because it was idle, is still the one that the host chats with.
+        is_hosts = type(shared.model).__name__ == "LlamaServer" or (
+            is_unloaded and shared.args.loader == "llama.cpp"
+        )
+        if not name and not is_hosts:
             return None
-        path = folders.models / name
-        if path.is_dir() and not (path / "config.json").is_file():  # the webui names a split file by its folder
+        path = folders.models / (name or shared.model_name)
+        if path.is_dir() and not (name and (path / "config.json").is_file()):  # the webui names it by its folder
             path = next(iter(sorted(path.glob("*.gguf"))), path)
         return OwnProcess(own_environment(folders).python, str(path), lend_memory=self._unload_meanwhile)
 

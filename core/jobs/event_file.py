@@ -79,7 +79,7 @@ class EventFile:
 
     def append(self, event: Event) -> None:
         # A discarded run takes its file along: what follows is written where the run began, if somebody reads it.
-        if self._path is self._folder and not _has_size(self._folder, self._size):
+        if self._path is self._folder and _is_gone(self._folder, self._size):
             self._path, self._size, self._is_closed = self._running, 0, not self._is_followed
         if self._is_closed:
             return
@@ -107,10 +107,14 @@ class EventFile:
             self._running.parent.parent.rmdir()  # if no other run is in progress
 
 
-def _has_size(path: Path, size: int) -> bool:
-    with suppress(OSError):
-        return path.stat().st_size == size
-    return False
+def _is_gone(path: Path, size: int) -> bool:
+    """Whether a file is not there, or a shorter one is; a longer one ends with a line that a full disk has cut."""
+    try:
+        return path.stat().st_size < size
+    except FileNotFoundError:
+        return True
+    except OSError:  # a disk that does not answer now
+        return False
 
 
 class EventReader:

@@ -19,7 +19,7 @@ from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
 from ...core.own_environment import remove_environment
 from ...core.version import VERSION
-from ...records.folder import PARAMETERS, inventory, loras, read_journal
+from ...records.folder import PARAMETERS, loras, read_journal, refuse_while_training
 from ...settings import files, presets
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.live_settings import LIVE_KEYS
@@ -125,8 +125,7 @@ class PageContext:
 
     def remove_environment(self, folders: Folders) -> str:
         """Remove the environment of training processes, unless one may be using it; returns a message."""
-        if any(entry.status == "in progress" for entry in inventory.list_entries(folders)):
-            raise BusyError("A run is in progress. Wait until it has ended, or stop it first.")
+        refuse_while_training(folders)
         return remove_environment(folders)
 
     def model_line(self) -> str:

@@ -22,5 +22,6 @@ from .run_folder import is_in_progress as is_in_progress
 from .run_folder import read_journal as read_journal
 from .run_folder import recover_interrupted as recover_interrupted
 from .run_folder import refuse_in_progress as refuse_in_progress
+from .run_folder import refuse_while_training as refuse_while_training
 from .run_folder import runs_in_progress as runs_in_progress
 from .run_folder import with_final_name as with_final_name

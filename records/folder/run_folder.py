@@ -72,6 +72,12 @@ def runs_in_progress(folders: Folders) -> list[str]:
     return sorted(path.stem for path in paths if "." not in path.stem and files.is_locked(path))
 
 
+def refuse_while_training(folders: Folders) -> None:
+    """Raise BusyError if a run is in progress, which may need what is about to change."""
+    if runs_in_progress(folders):
+        raise BusyError("A run is in progress. Wait until it has ended, or stop it first.")
+
+
 @dataclass(frozen=True)
 class Journal:
     """The action under way, the step that the run began from, and the backup of what it replaces.

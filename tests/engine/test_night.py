@@ -131,7 +131,7 @@ def test_its_unfinished_runs_are_continued(older, name):
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix != ".md" and path.name != "settings")
+KINDS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_file() and path.suffix != ".md")
 
 
 @pytest.mark.long

@@ -164,7 +164,7 @@ def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [60])
+@pytest.mark.parametrize("kills", [int(os.environ.get("TRAINING_PRO_KILLS", "20"))])
 def test_killed_at_random_moments_run_program_or_both_it_ends_with_the_same_bits(own, place, kills):
     place.train(**LONG, name="whole")
     rng, killed, asked = random.Random(kills), 0, 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from training_pro.commands.options import load_gguf
 from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Job
@@ -19,7 +21,7 @@ gguf = pytest.importorskip("gguf")
 Q4 = gguf.GGMLQuantizationType.Q4_1
 
 
-def write_gguf(tiny, file, *, architecture="llama", parts=1):
+def write_gguf(tiny, file, *, architecture="llama", parts=1, scaling=None, divisors=None):
     """Write the tiny model the way that llama.cpp converts it, with 4-bit weights; return those, dequantized."""
     config, tokens = json.loads((tiny / "config.json").read_text()), AutoTokenizer.from_pretrained(tiny)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -34,6 +36,12 @@ def write_gguf(tiny, file, *, architecture="llama", parts=1):
     }  # fmt: skip
     for name, value in figures.items():
         getattr(writer, f"add_{name}")(value)
+    for key, value in (scaling or {}).items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(
+            f"{architecture}.rope.scaling.{key}", value
+        )
+    if divisors is not None:
+        writer.add_tensor("rope_freqs.weight", np.asarray(divisors, np.float32))
     bpe = json.loads(tokens.backend_tokenizer.to_str())
     words = sorted(tokens.get_vocab(), key=tokens.get_vocab().get)
     writer.add_tokenizer_model("gpt2")
@@ -80,6 +88,38 @@ def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny):
     ids = torch.arange(4, 24)[None]
     with torch.no_grad():
         assert torch.allclose(host.loaded_model().model(ids).logits, merged(ids).logits, atol=0.05)
+
+
+def llama3_divisors(tiny, factor):
+    """What llama.cpp's converter writes for Llama 3.1 and later (`conversion/llama.py`)."""
+    config = json.loads((tiny / "config.json").read_text())
+    half, theta = config["head_dim"] // 2, config["rope_parameters"]["rope_theta"]
+    lengths = [2 * math.pi * theta ** (number / half) for number in range(half)]
+    smooth = [min(1.0, max(0.0, (8192 / length - 1) / 3)) for length in lengths]
+    return [1 / ((1 - share) / factor + share) for share in smooth]
+
+
+@pytest.mark.parametrize("loading", ["auto", "float32"])
+@pytest.mark.parametrize("kind", ["llama3", "linear"])
+def test_positions_are_scaled_as_in_llama_cpp(place, tiny, kind, loading):
+    place.folders.models.mkdir(parents=True)
+    divisors = llama3_divisors(tiny, 32.0) if kind == "llama3" else None
+    scaling = {"type": "linear", "factor": 4.0} if kind == "linear" else None
+    write_gguf(tiny, place.folders.models / "scaled.gguf", divisors=divisors, scaling=scaling)
+    host = StandaloneHost(place.folders, model="scaled.gguf", loading=loading, load_gguf=load_gguf)
+    model, plain = host.loaded_model().model, AutoModelForCausalLM.from_pretrained(tiny)
+    expected = plain.model.rotary_emb.inv_freq / torch.tensor(divisors or 4.0)
+    assert torch.allclose(model.model.rotary_emb.inv_freq, expected, rtol=1e-4)
+    assert model.config.rope_parameters["rope_type"] == kind  # so that a merged model has it, too
+
+
+def test_positions_that_are_scaled_in_another_way_are_refused(place, tiny):
+    place.folders.models.mkdir(parents=True)
+    ways = {"yarn": {"scaling": {"type": "yarn", "factor": 4.0}}, "rope_freqs": {"divisors": [1.0, 5.0, 2.0, 9.0]}}
+    for name, options in ways.items():
+        write_gguf(tiny, place.folders.models / f"{name}.gguf", **options)
+        with pytest.raises(ModelError, match=rf"scales positions in a way .* \({name}\).*use the original model"):
+            StandaloneHost(place.folders, model=f"{name}.gguf").card()
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     assert first["setup"]["visible"] and find().state is State.MISSING
     assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-refused"]
     planned = page.press("setup-go", setup_torch="")
-    assert "To install: 13 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
+    assert "To install: 14 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
     assert planned["setup-go"]["value"] == "Download and install" and find().state is State.INCOMPLETE
     # A stop while pip or a download is at work ends the process; the setup goes on from there.
     Slow.go_on.clear()
