@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
-from peft.tuners.lora import LoraLayer
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -33,8 +32,6 @@ from .objective import packed_logits, probe_texts
 PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
 EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of them differently
 ROTARY_FUNCTION = "apply_rotary_pos_emb"
-# PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more.
-LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 ATTENTION_NAME = "training_pro_documents"
 ROWS_AT_ONCE = 1024  # of the mask
 ATTENTION_TOLERANCE, HALF_ATTENTION_TOLERANCE = 1e-4, 5e-2
@@ -63,13 +60,6 @@ def patch_base_layers(base: Any) -> Iterator[None]:
             vars(module).pop("forward", None)
         if rotary is not None:
             source[ROTARY_FUNCTION] = rotary
-
-
-def patch_lora_layers(model: torch.nn.Module) -> None:
-    """Patch the LoRA layers of a model; the patch goes when the LoRA is removed."""
-    for layer in model.modules():
-        if isinstance(layer, LoraLayer) and type(layer).__name__ in LINEAR_LAYERS and not layer.lora_variant:
-            layer.forward = partial(_lora_forward, layer, layer.forward)
 
 
 def is_gated_mlp(module: Any) -> bool:
@@ -174,19 +164,6 @@ def _rotary_forward(
     return RotaryEmbedding.apply(q, cos, sin), RotaryEmbedding.apply(k, cos, sin)
 
 
-def _lora_forward(layer: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Handles a single active LoRA; PEFT's forward runs in any other case."""
-    active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if args or kwargs or layer.disable_adapters or layer.merge or len(active) != 1 or layer.lora_bias[active[0]]:
-        return original(x, *args, **kwargs)
-    (name,) = active
-    output, rows = layer.base_layer(x), layer.lora_dropout[name](x)
-    flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (output, rows))
-    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
-    # A view made outside of the function: some models change a layer's output in place.
-    return AddLora.apply(*flat, down, up, layer.scaling[name]).view(output.shape)
-
-
 class SiluMul(torch.autograd.Function):  # type: ignore[misc]
     """silu(gate) * up."""
 
@@ -224,8 +201,33 @@ class RMSNorm(torch.autograd.Function):  # type: ignore[misc]
 
 def half_rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float | None) -> torch.Tensor:
     """RMSNorm of rows in half precision, rounded once before the weight; on a GPU, torch has one kernel for it."""
+    if rows.device.type == "cpu":
+        output: torch.Tensor = HalfRMSNorm.apply(rows, weight, eps)
+        return output
     with torch.autocast(rows.device.type, enabled=False):  # on a GPU, it would make the result float32
         return F.rms_norm(rows, rows.shape[-1:], None, eps) * weight
+
+
+class HalfRMSNorm(torch.autograd.Function):  # type: ignore[misc]
+    """RMSNorm in half precision with a frozen weight, in float32 up to the first rounding."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = norm.square_().div_(rows.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(rows, weight, scale)
+        return torch.mul(rows, scale, out=torch.empty_like(rows)).mul_(weight)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # As in RMSNorm, with dr = (g * w + r * c) * s and c = s^2 * mean(g * w * r), in float32 until the end.
+        rows, weight, scale = ctx.saved_tensors
+        weighted = grad * weight
+        projection = (weighted * rows).sum(-1, keepdim=True, dtype=torch.float32)
+        projection.mul_(scale).mul_(scale)
+        weighted = torch.addcmul(weighted, rows, projection, value=-1 / rows.shape[-1])
+        return torch.mul(weighted, scale, out=torch.empty_like(rows)), None, None
 
 
 class RotaryEmbedding(torch.autograd.Function):  # type: ignore[misc]
@@ -234,53 +236,25 @@ class RotaryEmbedding(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(cosine, sine)
-        return _rotate(rows, cosine, sine)
+        half = rows.shape[-1] // 2
+        return _rotate(rows, cosine, sine[..., :half], sine[..., half:])
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         # The transpose of a rotation turns the other way: the sine changes its sign, and the halves swap places.
         cosine, sine = ctx.saved_tensors
-        return _rotate(grad, cosine, sine.roll(sine.shape[-1] // 2, -1).neg_()), None, None
+        half = grad.shape[-1] // 2
+        return _rotate(grad, cosine, sine[..., half:], sine[..., :half], direction=-1), None, None
 
 
-def _rotate(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def _rotate(
+    rows: torch.Tensor, cosine: torch.Tensor, first: torch.Tensor, second: torch.Tensor, direction: int = 1
+) -> torch.Tensor:
     rotated, half = rows * cosine, rows.shape[-1] // 2
-    rotated[..., :half].addcmul_(rows[..., half:], sine[..., :half], value=-1)
-    rotated[..., half:].addcmul_(rows[..., :half], sine[..., half:])
+    rotated[..., :half].addcmul_(rows[..., half:], first, value=-direction)
+    rotated[..., half:].addcmul_(rows[..., :half], second, value=direction)
     return rotated
-
-
-class AddLora(torch.autograd.Function):  # type: ignore[misc]
-    """output + strength * rows @ down.T @ up.T, for the output of a base layer."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, output: torch.Tensor, rows: torch.Tensor, down: torch.Tensor, up: torch.Tensor, strength: float
-    ) -> torch.Tensor:
-        # The dtype in which torch would compute a matrix product now; inside a Function it would not autocast.
-        device = rows.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else down.dtype
-        with torch.autocast(rows.device.type, enabled=False):
-            inputs, down_cast, up_cast = rows.to(dtype), down.to(dtype), up.to(dtype)
-            hidden = inputs @ down_cast.t()
-            ctx.save_for_backward(inputs, hidden, down_cast, up_cast)
-            ctx.strength, ctx.rows_dtype, ctx.weight_dtype = strength, rows.dtype, down.dtype
-            return torch.addmm(output.to(dtype), hidden, up_cast.t(), alpha=strength).to(output.dtype)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        # With y = o + s * (x @ d.T) @ u.T: dx = s * (g @ u) @ d, dd = s * (g @ u).T @ x, du = s * g.T @ (x @ d.T).
-        inputs, hidden, down, up = ctx.saved_tensors
-        d_output = grad.to(inputs.dtype)
-        d_hidden, d_up = d_output @ up, d_output.t() @ hidden
-        if ctx.strength != 1:  # each operation on a small tensor costs a GPU as much as its start
-            d_hidden.mul_(ctx.strength)
-            d_up.mul_(ctx.strength)
-        d_down = d_hidden.t() @ inputs
-        d_rows = (d_hidden @ down).to(ctx.rows_dtype) if ctx.needs_input_grad[1] else None
-        return grad, d_rows, d_down.to(ctx.weight_dtype), d_up.to(ctx.weight_dtype), None
 
 
 def packed_mask(
