@@ -129,8 +129,7 @@ def test_loss_and_gradients_are_the_models_own(name, batch):
     base = make_model(name)
     model, rows = add_random_lora(base), random_examples(9, 17, 3, 12)
     expected = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
-    with machine_settings(base, "auto"):
-        patch_lora_layers(model)
+    with machine_settings(base, "auto"), patch_lora_layers(model):
         assert any("lora" in type(m).__module__ for m in model.modules() if is_patched(m))
         actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
     assert_same(actual, expected)
