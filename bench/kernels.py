@@ -2,9 +2,9 @@
 
     python3 bench/kernels.py [--json] [--names]
 
-Counts forward and backward on the CPU, in bfloat16, for a layer with the shape of SmolLM2-135M and a LoRA of rank 32
-on all linear layers, without gradient checkpointing: the difference between a model of three layers and one of two,
-so that what is done once a step counts for no layer. Operations that only make a view or allocate are free.
+Counts forward and backward on the CPU, in bfloat16, for a layer with the shape of SmolLM2-135M and a LoRA of rank
+32 on all linear layers, without gradient checkpointing: the difference between a model of three layers and one of
+two, so that what is done once a step counts for no layer. Operations that only make a view or allocate are free.
 """
 
 from __future__ import annotations

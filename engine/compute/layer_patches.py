@@ -1,8 +1,8 @@
 """Patch layers with fused functions that need fewer passes over the memory, where the results are the same.
 
 As separate operations, the elementwise parts of a layer each allocate and save a tensor for the next. Here a gate
-saves two of its three tensors, a rotary embedding and a norm allocate only their results, and a LoRA is added
-inside its second matrix product.
+saves two of its three tensors, and a rotary embedding and a norm allocate only their results. The layers of a LoRA
+are in `lora_layers.py`.
 
 What a layer computes is defined by the model's source. So each kind of layer is tested on a few numbers, with
 stand-ins for its weights, and only those with equal results are patched. A step takes 0.84 to 0.88 of the memory
@@ -34,6 +34,8 @@ EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of t
 ROTARY_FUNCTION = "apply_rotary_pos_emb"
 ATTENTION_NAME = "training_pro_documents"
 ROWS_AT_ONCE = 1024  # of the mask
+# What a model may raise that does not know an attention, or the positions of a packed row.
+PROBE_ERRORS = (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError)
 ATTENTION_TOLERANCE, HALF_ATTENTION_TOLERANCE = 1e-4, 5e-2
 
 
@@ -302,46 +304,106 @@ def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: i
 
 
 def packed_attention_forward(
+    attend: Callable[..., torch.Tensor],
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend text by text if the mask holds their bounds, else as usual."""
+    """Attend within each text if the mask holds their bounds, else as usual."""
     if attention_mask is None or attention_mask.dim() != 1:
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **kwargs
         )
         return output
-    lengths = attention_mask.diff().tolist()
-    texts = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
-    return torch.cat([sdpa_attention_forward(module, *text, None, **kwargs)[0] for text in texts], dim=1), None
+    return attend(module, query, key, value, attention_mask, **kwargs), None
+
+
+def attend_text_by_text(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    **kwargs: Any,
+) -> torch.Tensor:
+    texts = zip(*(states.split(bounds.diff().tolist(), dim=2) for states in (query, key, value)), strict=True)
+    return torch.cat([sdpa_attention_forward(module, *text, None, **kwargs)[0] for text in texts], dim=1)
+
+
+def attend_in_one_call(
+    kernel: Callable[..., torch.Tensor],
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: Any,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Attend with a kernel for texts of different lengths; what it does not know goes text by text."""
+    if dropout or any(kwargs.get(name) is not None for name in ("softcap", "s_aux")):
+        return attend_text_by_text(module, query, key, value, bounds, scaling=scaling, dropout=dropout, **kwargs)
+    if not hasattr(bounds, "by_device"):  # for all layers: each copy to a GPU costs one of them a wait
+        bounds.by_device, bounds.longest = {}, int(bounds.diff().max())
+    if query.device not in bounds.by_device:
+        bounds.by_device[query.device] = bounds.to(query.device, torch.int32, non_blocking=True)
+    states = (states[0].transpose(0, 1) for states in (query, key, value))  # heads in the middle
+    return kernel(*states, bounds.by_device[query.device], bounds.longest, scaling)[None]
+
+
+def one_call_kernels(device: torch.device) -> Iterator[Callable[..., torch.Tensor]]:
+    """Yield the kernels for texts of different lengths that are installed: flash-attn's, then torch's own."""
+    if device.type != "cuda":
+        return
+    with suppress(ImportError):
+        from flash_attn import flash_attn_varlen_func
+
+        yield lambda q, k, v, bounds, longest, scale: flash_attn_varlen_func(
+            q, k, v, bounds, bounds, longest, longest, softmax_scale=scale, causal=True
+        )
+    with suppress(ImportError):
+        from torch.nn.attention.varlen import varlen_attn  # not in the webui's torch 2.9
+
+        yield lambda q, k, v, bounds, longest, scale: varlen_attn(
+            q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=True
+        )
 
 
 @contextmanager
 def use_packed_attention(base: Any) -> Iterator[bool]:
-    """Attend text by text within this context, if the results agree; yields whether they do."""
+    """Attend within each text of a row in this context, if the results agree; yields whether they do."""
     if attention_of(base) != "sdpa" or not hasattr(base, "set_attn_implementation"):
         yield False
         return
-    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
-    texts, agrees = probe_texts(base), False
+    in_one_call = [partial(attend_in_one_call, kernel) for kernel in one_call_kernels(base.device)]
     with preserve_attention(base):
-        # Both implementations on two short texts in one row. A model may ignore the switch, or fail with it.
-        with (
-            suppress(ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError),
-            evaluation_context(base),
-        ):
+        # With the usual implementation and with ours, on two short texts in one row.
+        texts, expected = probe_texts(base), None
+        with suppress(*PROBE_ERRORS), evaluation_context(base):
             expected = packed_logits(base, texts)
-            base.set_attn_implementation(ATTENTION_NAME)
-            difference = (packed_logits(base, texts) - expected).norm()
-            is_half = base.dtype not in (torch.float32, torch.float64)
-            tolerance = HALF_ATTENTION_TOLERANCE if is_half else ATTENTION_TOLERANCE
-            agrees = attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+        agrees = expected is not None and any(
+            _agrees(base, way, texts, expected) for way in (*in_one_call, attend_text_by_text)
+        )
         if agrees:
             yield True
     if not agrees:
         yield False
+
+
+def _agrees(base: Any, attend: Callable[..., torch.Tensor], texts: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Switch the attention of a model, and return whether its logits stay what they were."""
+    AttentionInterface.register(ATTENTION_NAME, partial(packed_attention_forward, attend))
+    # A model may ignore the switch, or fail with it.
+    with suppress(*PROBE_ERRORS), evaluation_context(base):
+        base.set_attn_implementation(ATTENTION_NAME)
+        difference = (packed_logits(base, texts) - expected).norm()
+        is_half = base.dtype not in (torch.float32, torch.float64)
+        tolerance = HALF_ATTENTION_TOLERANCE if is_half else ATTENTION_TOLERANCE
+        return attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+    return False
