@@ -381,15 +381,16 @@ def use_packed_attention(base: Any) -> Iterator[bool]:
         yield False
         return
     AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
-    in_one_call = [partial(attend_in_one_call, kernel) for kernel in one_call_kernels(base.device)]
+    ways: list[Callable[..., torch.Tensor]] = [
+        *(partial(attend_in_one_call, kernel) for kernel in one_call_kernels(base.device)),
+        attend_text_by_text,
+    ]
     with preserve_attention(base):
         # With the usual implementation and with ours, on two short texts in one row.
         texts, expected = probe_texts(base), None
         with suppress(*PROBE_ERRORS), evaluation_context(base):
             expected = packed_logits(base, texts)
-        agrees = expected is not None and any(
-            _agrees(base, way, texts, expected) for way in (*in_one_call, attend_text_by_text)
-        )
+        agrees = expected is not None and any(_agrees(base, way, texts, expected) for way in ways)
         if agrees:
             yield True
     if not agrees:

@@ -215,7 +215,8 @@ class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
         # With y = x @ w.T + s * h @ u.T and h = x @ d.T: du = s * g.T @ h, dh = s * g @ u, dd = dh.T @ x,
         # dx = g @ w + dh @ d, where the layers share d and dh, and dx is their sum.
         rows, hidden, down, *ups = ctx.saved_tensors
-        d_hidden, d_ups = torch.empty_like(hidden), []
+        d_hidden = torch.empty_like(hidden)
+        d_ups: list[torch.Tensor | None] = []
         cast = [None if grad is None else grad.to(rows.dtype) for grad in grads]
         ranks = [up.shape[1] for up in ups]
         parts = zip(hidden.split(ranks, dim=1), d_hidden.split(ranks, dim=1), ups, ctx.scales, cast, strict=True)
