@@ -1,8 +1,8 @@
 """Patch layers with fused functions that need fewer passes over the memory, where the results are the same.
 
 As separate operations, the elementwise parts of a layer each allocate and save a tensor for the next. Here a gate
-saves two of its three tensors, a rotary embedding and a norm allocate only their results, and a LoRA is added
-inside its second matrix product.
+saves two of its three tensors, and a rotary embedding and a norm allocate only their results. The layers of a LoRA
+are in `lora_layers.py`.
 
 What a layer computes is defined by the model's source. So each kind of layer is tested on a few numbers, with
 stand-ins for its weights, and only those with equal results are patched. A step takes 0.84 to 0.88 of the memory
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
-from peft.tuners.lora import LoraLayer
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -33,10 +32,10 @@ from .objective import packed_logits, probe_texts
 PROBE_EPSILON, TOLERANCE = 1e-3, 1e-5
 EQUAL_IN_HALF = 0.99  # of the numbers: a sum in another order rounds a few of them differently
 ROTARY_FUNCTION = "apply_rotary_pos_emb"
-# PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more.
-LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 ATTENTION_NAME = "training_pro_documents"
 ROWS_AT_ONCE = 1024  # of the mask
+# What a model may raise that does not know an attention, or the positions of a packed row.
+PROBE_ERRORS = (ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError)
 ATTENTION_TOLERANCE, HALF_ATTENTION_TOLERANCE = 1e-4, 5e-2
 
 
@@ -63,13 +62,6 @@ def patch_base_layers(base: Any) -> Iterator[None]:
             vars(module).pop("forward", None)
         if rotary is not None:
             source[ROTARY_FUNCTION] = rotary
-
-
-def patch_lora_layers(model: torch.nn.Module) -> None:
-    """Patch the LoRA layers of a model; the patch goes when the LoRA is removed."""
-    for layer in model.modules():
-        if isinstance(layer, LoraLayer) and type(layer).__name__ in LINEAR_LAYERS and not layer.lora_variant:
-            layer.forward = partial(_lora_forward, layer, layer.forward)
 
 
 def is_gated_mlp(module: Any) -> bool:
@@ -174,19 +166,6 @@ def _rotary_forward(
     return RotaryEmbedding.apply(q, cos, sin), RotaryEmbedding.apply(k, cos, sin)
 
 
-def _lora_forward(layer: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Handles a single active LoRA; PEFT's forward runs in any other case."""
-    active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if args or kwargs or layer.disable_adapters or layer.merge or len(active) != 1 or layer.lora_bias[active[0]]:
-        return original(x, *args, **kwargs)
-    (name,) = active
-    output, rows = layer.base_layer(x), layer.lora_dropout[name](x)
-    flat = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (output, rows))
-    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
-    # A view made outside of the function: some models change a layer's output in place.
-    return AddLora.apply(*flat, down, up, layer.scaling[name]).view(output.shape)
-
-
 class SiluMul(torch.autograd.Function):  # type: ignore[misc]
     """silu(gate) * up."""
 
@@ -224,8 +203,33 @@ class RMSNorm(torch.autograd.Function):  # type: ignore[misc]
 
 def half_rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float | None) -> torch.Tensor:
     """RMSNorm of rows in half precision, rounded once before the weight; on a GPU, torch has one kernel for it."""
+    if rows.device.type == "cpu":
+        output: torch.Tensor = HalfRMSNorm.apply(rows, weight, eps)
+        return output
     with torch.autocast(rows.device.type, enabled=False):  # on a GPU, it would make the result float32
         return F.rms_norm(rows, rows.shape[-1:], None, eps) * weight
+
+
+class HalfRMSNorm(torch.autograd.Function):  # type: ignore[misc]
+    """RMSNorm in half precision with a frozen weight, in float32 up to the first rounding."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = norm.square_().div_(rows.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(rows, weight, scale)
+        return torch.mul(rows, scale, out=torch.empty_like(rows)).mul_(weight)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # As in RMSNorm, with dr = (g * w + r * c) * s and c = s^2 * mean(g * w * r), in float32 until the end.
+        rows, weight, scale = ctx.saved_tensors
+        weighted = grad * weight
+        projection = (weighted * rows).sum(-1, keepdim=True, dtype=torch.float32)
+        projection.mul_(scale).mul_(scale)
+        weighted = torch.addcmul(weighted, rows, projection, value=-1 / rows.shape[-1])
+        return torch.mul(weighted, scale, out=torch.empty_like(rows)), None, None
 
 
 class RotaryEmbedding(torch.autograd.Function):  # type: ignore[misc]
@@ -234,53 +238,25 @@ class RotaryEmbedding(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(cosine, sine)
-        return _rotate(rows, cosine, sine)
+        half = rows.shape[-1] // 2
+        return _rotate(rows, cosine, sine[..., :half], sine[..., half:])
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         # The transpose of a rotation turns the other way: the sine changes its sign, and the halves swap places.
         cosine, sine = ctx.saved_tensors
-        return _rotate(grad, cosine, sine.roll(sine.shape[-1] // 2, -1).neg_()), None, None
+        half = grad.shape[-1] // 2
+        return _rotate(grad, cosine, sine[..., half:], sine[..., :half], direction=-1), None, None
 
 
-def _rotate(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def _rotate(
+    rows: torch.Tensor, cosine: torch.Tensor, first: torch.Tensor, second: torch.Tensor, direction: int = 1
+) -> torch.Tensor:
     rotated, half = rows * cosine, rows.shape[-1] // 2
-    rotated[..., :half].addcmul_(rows[..., half:], sine[..., :half], value=-1)
-    rotated[..., half:].addcmul_(rows[..., :half], sine[..., half:])
+    rotated[..., :half].addcmul_(rows[..., half:], first, value=-direction)
+    rotated[..., half:].addcmul_(rows[..., :half], second, value=direction)
     return rotated
-
-
-class AddLora(torch.autograd.Function):  # type: ignore[misc]
-    """output + strength * rows @ down.T @ up.T, for the output of a base layer."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, output: torch.Tensor, rows: torch.Tensor, down: torch.Tensor, up: torch.Tensor, strength: float
-    ) -> torch.Tensor:
-        # The dtype in which torch would compute a matrix product now; inside a Function it would not autocast.
-        device = rows.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else down.dtype
-        with torch.autocast(rows.device.type, enabled=False):
-            inputs, down_cast, up_cast = rows.to(dtype), down.to(dtype), up.to(dtype)
-            hidden = inputs @ down_cast.t()
-            ctx.save_for_backward(inputs, hidden, down_cast, up_cast)
-            ctx.strength, ctx.rows_dtype, ctx.weight_dtype = strength, rows.dtype, down.dtype
-            return torch.addmm(output.to(dtype), hidden, up_cast.t(), alpha=strength).to(output.dtype)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        # With y = o + s * (x @ d.T) @ u.T: dx = s * (g @ u) @ d, dd = s * (g @ u).T @ x, du = s * g.T @ (x @ d.T).
-        inputs, hidden, down, up = ctx.saved_tensors
-        d_output = grad.to(inputs.dtype)
-        d_hidden, d_up = d_output @ up, d_output.t() @ hidden
-        if ctx.strength != 1:  # each operation on a small tensor costs a GPU as much as its start
-            d_hidden.mul_(ctx.strength)
-            d_up.mul_(ctx.strength)
-        d_down = d_hidden.t() @ inputs
-        d_rows = (d_hidden @ down).to(ctx.rows_dtype) if ctx.needs_input_grad[1] else None
-        return grad, d_rows, d_down.to(ctx.weight_dtype), d_up.to(ctx.weight_dtype), None
 
 
 def packed_mask(
@@ -328,46 +304,107 @@ def _text_bounds(mask_rows: Callable[[int, int], torch.Tensor | None], length: i
 
 
 def packed_attention_forward(
+    attend: Callable[..., torch.Tensor],
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend text by text if the mask holds their bounds, else as usual."""
+    """Attend within each text if the mask holds their bounds, else as usual."""
     if attention_mask is None or attention_mask.dim() != 1:
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **kwargs
         )
         return output
-    lengths = attention_mask.diff().tolist()
-    texts = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
-    return torch.cat([sdpa_attention_forward(module, *text, None, **kwargs)[0] for text in texts], dim=1), None
+    return attend(module, query, key, value, attention_mask, **kwargs), None
+
+
+def attend_text_by_text(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    **kwargs: Any,
+) -> torch.Tensor:
+    texts = zip(*(states.split(bounds.diff().tolist(), dim=2) for states in (query, key, value)), strict=True)
+    return torch.cat([sdpa_attention_forward(module, *text, None, **kwargs)[0] for text in texts], dim=1)
+
+
+def attend_in_one_call(
+    kernel: Callable[..., torch.Tensor],
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: Any,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Attend with a kernel for texts of different lengths; what it does not know goes text by text."""
+    if dropout or any(kwargs.get(name) is not None for name in ("softcap", "s_aux")):
+        return attend_text_by_text(module, query, key, value, bounds, scaling=scaling, dropout=dropout, **kwargs)
+    if not hasattr(bounds, "by_device"):  # for all layers: each copy to a GPU costs one of them a wait
+        bounds.by_device, bounds.longest = {}, int(bounds.diff().max())
+    if query.device not in bounds.by_device:
+        bounds.by_device[query.device] = bounds.to(query.device, torch.int32, non_blocking=True)
+    states = (states[0].transpose(0, 1) for states in (query, key, value))  # heads in the middle
+    return kernel(*states, bounds.by_device[query.device], bounds.longest, scaling)[None]
+
+
+def one_call_kernels(device: torch.device) -> Iterator[Callable[..., torch.Tensor]]:
+    """Yield the kernels for texts of different lengths that are installed: flash-attn's, then torch's own."""
+    if device.type != "cuda":
+        return
+    with suppress(ImportError):
+        from flash_attn import flash_attn_varlen_func
+
+        yield lambda q, k, v, bounds, longest, scale: flash_attn_varlen_func(
+            q, k, v, bounds, bounds, longest, longest, softmax_scale=scale, causal=True
+        )
+    with suppress(ImportError):
+        from torch.nn.attention.varlen import varlen_attn  # not in the webui's torch 2.9
+
+        yield lambda q, k, v, bounds, longest, scale: varlen_attn(
+            q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=True
+        )
 
 
 @contextmanager
 def use_packed_attention(base: Any) -> Iterator[bool]:
-    """Attend text by text within this context, if the results agree; yields whether they do."""
+    """Attend within each text of a row in this context, if the results agree; yields whether they do."""
     if attention_of(base) != "sdpa" or not hasattr(base, "set_attn_implementation"):
         yield False
         return
-    AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, packed_mask)
-    texts, agrees = probe_texts(base), False
+    ways: list[Callable[..., torch.Tensor]] = [
+        *(partial(attend_in_one_call, kernel) for kernel in one_call_kernels(base.device)),
+        attend_text_by_text,
+    ]
     with preserve_attention(base):
-        # Both implementations on two short texts in one row. A model may ignore the switch, or fail with it.
-        with (
-            suppress(ValueError, RuntimeError, TypeError, IndexError, AttributeError, KeyError),
-            evaluation_context(base),
-        ):
+        # With the usual implementation and with ours, on two short texts in one row.
+        texts, expected = probe_texts(base), None
+        with suppress(*PROBE_ERRORS), evaluation_context(base):
             expected = packed_logits(base, texts)
-            base.set_attn_implementation(ATTENTION_NAME)
-            difference = (packed_logits(base, texts) - expected).norm()
-            is_half = base.dtype not in (torch.float32, torch.float64)
-            tolerance = HALF_ATTENTION_TOLERANCE if is_half else ATTENTION_TOLERANCE
-            agrees = attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+        agrees = expected is not None and any(_agrees(base, way, texts, expected) for way in ways)
         if agrees:
             yield True
     if not agrees:
         yield False
+
+
+def _agrees(base: Any, attend: Callable[..., torch.Tensor], texts: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Switch the attention of a model, and return whether its logits stay what they were."""
+    AttentionInterface.register(ATTENTION_NAME, partial(packed_attention_forward, attend))
+    # A model may ignore the switch, or fail with it.
+    with suppress(*PROBE_ERRORS), evaluation_context(base):
+        base.set_attn_implementation(ATTENTION_NAME)
+        difference = (packed_logits(base, texts) - expected).norm()
+        is_half = base.dtype not in (torch.float32, torch.float64)
+        tolerance = HALF_ATTENTION_TOLERANCE if is_half else ATTENTION_TOLERANCE
+        return attention_of(base) == ATTENTION_NAME and bool(difference <= tolerance * expected.norm())
+    return False

@@ -357,6 +357,5 @@ def _trainable(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
         job.log.append(Note(text=f"The LoRA is added to {targets.words(adapted_layers(model))}."))
         if folder.initial_lora is not None and not folder.is_open:  # a later segment has its checkpoint
             adapter.load_initial_weights(model, folder.initial_lora)
-        if not settings.machine.compile:
-            patch_lora_layers(model)
-        yield model
+        with nullcontext() if settings.machine.compile else patch_lora_layers(model):
+            yield model

@@ -247,6 +247,8 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
     steps, learning, general = run_plan.settings.steps, run_plan.settings.learning, run_plan.settings.what
     target, precision = model_device(model), compute_dtype(model)
     raise_problems(optimizer_problems(learning.optimizer, target.type))
+    # On a GPU, the same update in a few kernels instead of some for each weight.
+    is_fused = learning.optimizer == "adamw_torch" and target.type == "cuda"
     return _Arguments(
         output_dir=str(scratch),
         per_device_train_batch_size=steps.batch_size,
@@ -258,7 +260,7 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         adam_beta1=learning.adam_beta1,
         adam_beta2=learning.adam_beta2,
         adam_epsilon=learning.adam_epsilon,
-        optim=learning.optimizer,
+        optim="adamw_torch_fused" if is_fused else learning.optimizer,
         bf16=precision == "bfloat16",
         fp16=precision == "float16",
         seed=general.weights_seed,

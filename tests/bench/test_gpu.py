@@ -1,5 +1,6 @@
 """The comparison on a GPU, tried without one."""
 
+import json
 import subprocess
 import sys
 
@@ -26,3 +27,8 @@ def test_the_speed_is_measured_with_a_tiny_model():
 
 def test_no_library_is_imported_before_unsloth_which_has_to_come_first():
     run("-c", "import sys, gpu; assert not {'torch', 'transformers', 'peft', 'trl'} & sys.modules.keys()")
+
+
+def test_a_layer_starts_less_than_half_of_the_operations_of_plain_peft():
+    counted = json.loads(run("kernels.py", "--json").stdout)
+    assert counted["operations_per_layer"] <= 110 < 2 * 110 <= counted["plain"]

@@ -129,8 +129,7 @@ def test_loss_and_gradients_are_the_models_own(name, batch):
     base = make_model(name)
     model, rows = add_random_lora(base), random_examples(9, 17, 3, 12)
     expected = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
-    with machine_settings(base, "auto"):
-        patch_lora_layers(model)
+    with machine_settings(base, "auto"), patch_lora_layers(model):
         assert any("lora" in type(m).__module__ for m in model.modules() if is_patched(m))
         actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
     assert_same(actual, expected)
@@ -214,6 +213,32 @@ def test_a_mask_with_a_window_padding_or_joined_texts_is_left_as_it_is():
         visible = block(1600, 1200)
         visible[query, key] = seen
         assert torch.equal(packed_mask(visible)[0, 0], visible)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_kernel_for_all_texts_is_used_once_a_layer_if_its_results_agree(monkeypatch, works):
+    """Both kernels run on a GPU only; this one computes the same on the CPU."""
+    base, calls = make_model("llama"), []
+
+    def kernel(query, key, value, bounds, longest, scale):
+        calls.append((bounds.dtype, longest, query.shape[0]))
+        states = [states.transpose(0, 1)[None].split(bounds.diff().tolist(), 2) for states in (query, key, value)]
+        texts = [
+            torch.nn.functional.scaled_dot_product_attention(*text, is_causal=works, scale=scale, enable_gqa=True)
+            for text in zip(*states, strict=True)
+        ]
+        return torch.cat(texts, 2)[0].transpose(0, 1)
+
+    monkeypatch.setattr(layer_patches, "one_call_kernels", lambda device: [kernel])
+    batch = packed_batch(random_examples(9, 17, 3))
+    expected = float(supervised_loss(base, batch))
+    with use_packed_attention(base) as is_used:
+        assert is_used
+        calls.clear()
+        inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+        base(**inputs, use_cache=False)
+        assert calls == ([(torch.int32, 17, 29)] * 2 if works else [])
+        assert float(supervised_loss(base, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("works", [True, False])
