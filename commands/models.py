@@ -209,4 +209,5 @@ def run_evidence(arguments: Sequence[str]) -> int:
         elif isinstance(event, EvidenceMeasured):
             for what, without, with_lora in event_words.evidence_table(event)[1:]:
                 print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
+            print("\n".join(align_columns(event_words.phrase_table(event))))
     return options.exit_code(job)

@@ -223,8 +223,9 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     epochs, read, asked = report.steps / report.steps_per_epoch, 0, settings.samples.sample_prompts
     if report.kept_aside:
         read = report.evaluations * report.kept_aside.tokens
-    if settings.aside.recall_passages and not settings.preferences.compares:
-        recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs)
+    if settings.aside.recall_passages:
+        compares = settings.preferences.compares
+        recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs, compares=compares)
         read += recall_tokens
         yield note("recall_passages", words)
     samples = report.sample_rounds * (PROMPT_COUNT if isinstance(asked, str) else len(asked))

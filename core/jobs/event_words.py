@@ -68,7 +68,8 @@ def event_text(event: Event) -> str:
         case events.PhasesMeasured():
             return "\n".join(["Phases of hybrid batching:", *align_columns(phase_table(event.phases))])
         case RecallMeasured():
-            return f"Recall, step {event.step}: {recall_text(event)}"
+            what = "Recall" if event.learned.passages else "Forgetting"
+            return f"{what}, step {event.step}: {recall_text(event)}"
         case EvidenceMeasured():
             return f"The LoRA was tested. {evidence_verdict(event, None)}"
         case events.ProbeDone():
@@ -143,6 +144,8 @@ def _number(value: float | None, number_format: str) -> str:
 def recall_text(event: RecallMeasured) -> str:
     """'on average, the model reproduces 81% of a training passage word for word (9 of 16 passages to the end)'."""
     figures, control = event.learned, event.control
+    if not figures.passages:
+        return f"the loss on general text is {_number(event.general_loss, '.4f')}"
     unseen = f"; for passages that it has not seen, {control.recall:.0%}" if control else ""
     return (
         f"on average, the model reproduces {figures.recall:.0%} of a training passage word for word "
@@ -162,6 +165,7 @@ def recall_table(measured: Sequence[RecallMeasured]) -> list[tuple[str, ...]]:
         general = "" if event.general_loss is None else f"{event.general_loss:.4f}"
         whole, longest = f"{learned.verbatim} of {learned.passages}", str(learned.longest)
         figures = (f"{learned.recall:.1%}", whole, longest, f"{learned.loss:.4f}")
+        figures = figures if learned.passages else ("", "", "", "")
         rows.append((str(event.step), *figures, *unseen, general))
     return known_columns(rows)
 
@@ -175,7 +179,7 @@ def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
 def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> str:
     """One sentence: what the model learned with the LoRA, kept and copies, with the figures."""
     parts = []
-    if recall is not None:
+    if recall is not None and recall.learned.passages:
         unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
         parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
     if event.answers is not None:
@@ -205,9 +209,21 @@ def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
     if event.copying is not None:
         copied = "8-word sequences copied from the training data"
         rows.append((copied, f"{event.copying.base:.1%}", f"{event.copying.lora:.1%}"))
+    if event.overuse is not None:
+        overuse = "Overused phrases of 3 to 5 words, per 1,000 words"
+        rows.append((overuse, f"{event.overuse.base:.1f}", f"{event.overuse.lora:.1f}"))
     if event.answers is not None:
         rows.append(_count_row("Questions about the training data answered correctly", event.answers))
     return rows
+
+
+def phrase_table(event: EvidenceMeasured) -> list[tuple[str, ...]]:
+    """The most overused phrases as a table of texts, the header first; empty if there are none."""
+    phrases = event.overuse.phrases if event.overuse else ()
+    uses = ((phrase.words, phrase.author, phrase.base, phrase.lora) for phrase in phrases)
+    rows = [(words, *(f"{use:.1f}" for use in per_thousand)) for words, *per_thousand in uses]
+    header = ("Phrase (uses per 1,000 words)", "Training data", "Without the LoRA", "With the LoRA")
+    return [header, *rows] if rows else []
 
 
 def _count_row(what: str, count: Count) -> tuple[str, str, str]:

@@ -46,12 +46,13 @@ class RunMeasurements:
         self._run_plan, self._graph, self._ends_phase, self._job = run_plan, graph, ends_phase, job
         size = settings.aside.eval_batch_size
         batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
-        # Stop doesn't end the last measurement of recall, because the verdict needs it.
-        self._eval_loop, self._last_eval_loop = (
+        # Passages are predicted token by token, whatever the objective. Stop doesn't end their last measurement,
+        # because the verdict needs it.
+        self._eval_loop, self._recall_loop, self._last_recall_loop = (
             EvalLoop(
-                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=settings
+                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=measured
             )
-            for end in (Request.STOP, Request.DISCARD)
+            for end, measured in ((Request.STOP, settings), (Request.STOP, None), (Request.DISCARD, None))
         )
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
@@ -68,7 +69,7 @@ class RunMeasurements:
         self.can_measure = bool(self._examples or self._passages)
         tokens = sum(len(passage.example.ids) for kind in self._passages or () for passage in kind)
         between = _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
-        self.recall_every = run_plan.plan.steps_per_epoch * between
+        self.recall_every = run_plan.plan.steps_per_epoch * between if self._passages else 0  # 0: never
 
     def at_start(self, step: int) -> Evaluation | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
@@ -84,7 +85,8 @@ class RunMeasurements:
 
     def after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
         """Measure after a step what is planned then, or what the user asked for; at the last step, evaluate."""
-        if not last and (asked or step % self.recall_every == 0):
+        is_due = self.recall_every > 0 and step % self.recall_every == 0
+        if not last and (asked or is_due):
             self._measure_recall(step, "asked" if asked else "planned")
         # At most one evaluation after a step, and the last step always has one.
         if last:
@@ -117,13 +119,14 @@ class RunMeasurements:
     def _measure_recall(self, step: int, why: events.Trigger) -> None:
         if self._passages is None:
             return
-        eval_loop, epoch = self._eval_loop, step / self._run_plan.plan.steps_per_epoch
-        if why == "end":
-            eval_loop = self._last_eval_loop
+        eval_loop = self._last_recall_loop if why == "end" else self._recall_loop
+        epoch = step / self._run_plan.plan.steps_per_epoch
         measure = partial(measure_passages, eval_loop, self._passages, step, epoch, why)
-        words = "Measuring recall: how much of the text the model knows by heart"
-        stage = Stage(text=words, kind=StageKind.MEASURING)
-        event = self._measure(f"Measuring recall after step {step}", stage, measure, why)
+        words, what = "recall: how much of the text the model knows by heart", "recall"
+        if self._compares:
+            words = what = "the loss on general text"
+        stage = Stage(text=f"Measuring {words}", kind=StageKind.MEASURING)
+        event = self._measure(f"Measuring {what} after step {step}", stage, measure, why)
         if event is not None:
             self.recalls.append(event)
 
@@ -179,9 +182,14 @@ class RunMeasurements:
         return self._eval_loop.estimate_seconds([*self._examples, *continuations])
 
 
-def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> tuple[int, str]:
-    """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long."""
-    if not passage_tokens:
+def plan_recall(
+    passage_tokens: int, epoch_tokens: int, epochs: float, *, compares: bool = False
+) -> tuple[int, str]:
+    """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long.
+
+    Where preferences are learned (`compares`), only the general text is read.
+    """
+    if not passage_tokens and not compares:
         few = f"no text or reply of the training data has a passage of {MIN_PASSAGE_TOKENS} tokens"
         return 0, f"Recall is not measured, because {few}."
     tokens = passage_tokens + GENERAL_TOKENS
@@ -192,9 +200,12 @@ def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> tuple[
     # One before the first step and one at the end, and those in between.
     between = math.ceil(epochs / every) - 1  # the last one is measured at the end
     when = "" if between < 1 else ", after each epoch" if every == 1 else f", every {every} epochs"
+    what = "Recall (how much of the text the model reproduces word for word)"
+    if compares:
+        what = "The loss on general text, which rises if the model forgets,"
     return (
         (2 + max(between, 0)) * tokens,
-        "Recall (how much of the text the model reproduces word for word) is measured before the first step"
+        f"{what} is measured before the first step"
         f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}.",
     )
 

@@ -97,6 +97,8 @@ def recall(measured: Sequence[events.RecallMeasured]) -> Markup:
     if not rows:
         return Markup()
     last = measured[-1]
+    if not last.learned.passages:  # preferences were learned
+        return fold("Loss on general text", table(rows[0], rows[1:]))
     title = (
         f"Recall at step {last.step}: {last.learned.recall:.0%}. Each segment of the bar is one passage, in the "
         "order of the data. The stronger the color, the higher the recall."
@@ -113,7 +115,9 @@ def evidence(event: events.EvidenceMeasured | None, measured: Sequence[events.Re
         return Markup()
     rows = event_words.evidence_table(event)
     verdict = event_words.evidence_verdict(event, measured[-1] if measured else None)
-    return paragraph(verdict) + table(rows[0], rows[1:])
+    phrases = event_words.phrase_table(event)
+    folded = fold("Overused phrases", table(phrases[0], phrases[1:])) if phrases else Markup()
+    return paragraph(verdict) + table(rows[0], rows[1:]) + folded
 
 
 def curve(picture: str, colors: Mapping[str, str]) -> Markup:

@@ -44,7 +44,7 @@ def graph_of(place, name):
 @pytest.mark.parametrize("objective", ["dpo", "ipo", "kto", "orpo", "simpo"])
 def test_a_run_learns_what_is_preferred(shared, objective, empty_pictures):
     job = Job("training", "a test")
-    ended = shared.run(objective, job, objective=objective, eval_share=0.25, seed=7)
+    ended = shared.run(objective, job, objective=objective, eval_share=0.25, seed=7, recall_passages=8)
     steps, evaluations = events_of(job, Step), events_of(job, EvaluationDone)
     figures = [step.preferences for step in steps]
     names = {"margin", "preferred", "chosen", "rejected"} | ({"distance"} if objective in "dpo ipo kto" else set())
@@ -62,9 +62,10 @@ def test_a_run_learns_what_is_preferred(shared, objective, empty_pictures):
     assert [e["preferences"] for e in entries if "loss" in e] == figures
     assert [e["eval_pairs"] for e in entries if "eval_loss" in e] == [pairs] * len(evaluations)
     log = read(shared.lora(objective) / "training_log.json")
-    assert log["objective"] == objective and "recall" not in log
+    assert log["objective"] == objective and all(recall["general_loss"] > 0 for recall in log["recall"])
+    assert "The loss on general text, which has nothing to do with your data, went from" in ended.text
     report = (shared.lora(objective) / "report.html").read_text(encoding="utf-8")
-    assert "preferences followed" in report and "nan" not in report
+    assert "preferences followed" in report and "Loss on general text" in report and "nan" not in report
     view = RunView(job)
     view.catch_up()
     charts = view.extra_charts()
@@ -129,7 +130,8 @@ def test_check_says_what_an_objective_needs(shared):
     assert any("Learning Rate 0.001 is high for DPO" in text and "2e-05" in text for text in report.advice)
     unused = " ".join(note for note in report.notes if "no effect" in note)
     labels = ("Train on", "NEFTune noise", "Label smoothing")
-    assert all(label in unused for label in labels) and "Recall is" not in " ".join(report.notes)
+    assert all(label in unused for label in labels) and "Recall" not in " ".join(report.notes)
+    assert any("The loss on general text, which rises if the model forgets, is measured" in n for n in report.notes)
     plain = PeftEngine().check_start(shared.settings(**RUN), shared.host())
     assert report.memory.activations > 1.9 * plain.memory.activations
     assert report.tokens > 1.9 * plain.tokens
