@@ -24,7 +24,7 @@ from .options import handle_end_signals, say
 
 # Patterns of the files of a run that its folder has besides a whole model; some hold parts of the dataset.
 RUN_FILES = (
-    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "notes.txt"),
+    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "pairs.json", "notes.txt"),
     *("checkpoint-*", "backup*", "Backup-*"),
 )
 
@@ -209,5 +209,4 @@ def run_evidence(arguments: Sequence[str]) -> int:
         elif isinstance(event, EvidenceMeasured):
             for what, without, with_lora in event_words.evidence_table(event)[1:]:
                 print(f"{what}: without the LoRA: {without}; with the LoRA: {with_lora}")
-            print("\n".join(align_columns(event_words.phrase_table(event))))
     return options.exit_code(job)

@@ -1,16 +1,15 @@
 """Which part of a dataset is used: its share, and the validation split; and text that is on both sides.
 
 Whole sections, rows or conversations are split off before the texts are cut into blocks. Parts with the same
-words stay on one side, so that nothing that is learned is also measured. Beside them: what a model copies from the
-data, and which phrases it uses more often than they do.
+words stay on one side, so that nothing that is learned is also measured.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..chunking import BlockEnds, Flags, Ints, Text, find_sections, places_inside
-from ..core.jobs import Overuse, PhraseUse
 from . import arrow_store
 from .arrow_store import StoredText
 from .dataset_index import DatasetShare
@@ -32,9 +30,6 @@ NGRAM_WORDS = 20
 WORD = re.compile(r"\w+")
 RUN_WORDS = 8
 RUN_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-# A phrase is overused if it is repeated, and comes more than twice as often as the author has it.
-PHRASE_WORDS, OVERUSE, MAX_PHRASES, MIN_PHRASE_TEXT = (3, 4, 5), 2.0, 10, 100
-MAX_AUTHOR_WORDS = 1_000_000  # enough for the rate of any phrase that matters, and read in a second or two
 
 
 def dataset_rng(seed: int, name: str) -> np.random.Generator:
@@ -224,48 +219,6 @@ def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float |
 
 def count_runs(text: str) -> int:
     return max(0, len(_spoken_words(text)) - RUN_WORDS + 1)
-
-
-def find_overuse(base: str, lora: str, author: Iterable[str]) -> Overuse | None:
-    """Find phrases that a model repeats and the author uses much less; None where it wrote too little to tell.
-
-    An occurrence of a phrase of 5 words counts once, and those of the phrases in it, too: on all sides alike.
-    """
-    texts = [_spoken_words(text) for text in (base, lora)]
-    if min(map(len, texts)) < MIN_PHRASE_TEXT:
-        return None
-    uses = [Counter(_phrases(words)) for words in texts]
-    repeated = {phrase for counts in uses for phrase, count in counts.items() if count > 1}
-    by_author, author_words = Counter[tuple[str, ...]](), 0
-    for text in author:
-        words = _spoken_words(text)
-        author_words += len(words)
-        by_author.update(phrase for phrase in _phrases(words) if phrase in repeated)
-        if author_words > MAX_AUTHOR_WORDS:
-            break
-    rates = [
-        {phrase: 1000 * counts[phrase] / max(total, 1) for phrase in repeated}
-        for counts, total in zip((by_author, *uses), (author_words, *map(len, texts)), strict=True)
-    ]
-    found = [
-        {phrase for phrase in repeated if counts[phrase] > 1 and own[phrase] > OVERUSE * rates[0][phrase]}
-        for counts, own in zip(uses, rates[1:], strict=True)
-    ]
-    shown = list[str]()
-    listed = list[PhraseUse]()
-    # By how many words they take up; what is within a phrase that is listed already says nothing more.
-    for phrase in sorted(set().union(*found), key=lambda p: (-len(p) * max(rates[1][p], rates[2][p]), p)):
-        words = " ".join(phrase)
-        if len(listed) < MAX_PHRASES and not any(f" {words} " in f" {other} " for other in shown):
-            shown.append(words)
-            listed.append(PhraseUse(words, *(rate[phrase] for rate in rates)))
-    totals = (sum(own[phrase] for phrase in phrases) for own, phrases in zip(rates[1:], found, strict=True))
-    return Overuse(*totals, tuple(listed))
-
-
-def _phrases(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for length in PHRASE_WORDS:
-        yield from zip(*(words[start:] for start in range(length)), strict=False)
 
 
 def _spoken_words(text: str) -> list[str]:

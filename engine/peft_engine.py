@@ -150,6 +150,12 @@ class PeftEngine:
 
             return evidence.measure_evidence(lora, host, job)
 
+    def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import author_pairs
+
+            return author_pairs.write_pairs(data, out, tokens, host, job)
+
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
             from .saving import merging
@@ -223,9 +229,8 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     epochs, read, asked = report.steps / report.steps_per_epoch, 0, settings.samples.sample_prompts
     if report.kept_aside:
         read = report.evaluations * report.kept_aside.tokens
-    if settings.aside.recall_passages:
-        compares = settings.preferences.compares
-        recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs, compares=compares)
+    if settings.aside.recall_passages and not settings.preferences.compares:
+        recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs)
         read += recall_tokens
         yield note("recall_passages", words)
     samples = report.sample_rounds * (PROMPT_COUNT if isinstance(asked, str) else len(asked))

@@ -23,8 +23,6 @@ from .events import PerplexityMeasured as PerplexityMeasured
 from .events import PhasesMeasured as PhasesMeasured
 from .events import PlanChanged as PlanChanged
 from .events import ProbeDone as ProbeDone
-from .events import Overuse as Overuse
-from .events import PhraseUse as PhraseUse
 from .events import RecallFigures as RecallFigures
 from .events import RecallMeasured as RecallMeasured
 from .events import RequestsChanged as RequestsChanged

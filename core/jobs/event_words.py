@@ -209,21 +209,9 @@ def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
     if event.copying is not None:
         copied = "8-word sequences copied from the training data"
         rows.append((copied, f"{event.copying.base:.1%}", f"{event.copying.lora:.1%}"))
-    if event.overuse is not None:
-        overuse = "Overused phrases of 3 to 5 words, per 1,000 words"
-        rows.append((overuse, f"{event.overuse.base:.1f}", f"{event.overuse.lora:.1f}"))
     if event.answers is not None:
         rows.append(_count_row("Questions about the training data answered correctly", event.answers))
     return rows
-
-
-def phrase_table(event: EvidenceMeasured) -> list[tuple[str, ...]]:
-    """The most overused phrases as a table of texts, the header first; empty if there are none."""
-    phrases = event.overuse.phrases if event.overuse else ()
-    uses = ((phrase.words, phrase.author, phrase.base, phrase.lora) for phrase in phrases)
-    rows = [(words, *(f"{use:.1f}" for use in per_thousand)) for words, *per_thousand in uses]
-    header = ("Phrase (uses per 1,000 words)", "Training data", "Without the LoRA", "With the LoRA")
-    return [header, *rows] if rows else []
 
 
 def _count_row(what: str, count: Count) -> tuple[str, str, str]:

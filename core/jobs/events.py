@@ -395,25 +395,6 @@ class Copying:
     runs: int
 
 
-@dataclass(frozen=True)
-class PhraseUse:
-    """How often a phrase comes in 1,000 words: in the training data, and in text of the model."""
-
-    words: str
-    author: float
-    base: float
-    lora: float
-
-
-@dataclass(frozen=True)
-class Overuse:
-    """Phrases per 1,000 words that come more often in text of the model than in the training data."""
-
-    base: float
-    lora: float
-    phrases: tuple[PhraseUse, ...]  # the most overused ones
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvidenceMeasured(Event):
     """What a LoRA kept, copies and answers; None for what this model or these data don't allow."""
@@ -421,7 +402,6 @@ class EvidenceMeasured(Event):
     general: tuple[TextLoss, ...]
     habits: Habits | None = None
     copying: Copying | None = None
-    overuse: Overuse | None = None
     answers: Count | None = None  # questions of the data with a short answer, answered right without any context
     seconds: float = 0.0
 

@@ -38,7 +38,7 @@ from ...data.examples import IGNORE_INDEX, MIN_PASSAGE_TOKENS, Example, Examples
 from ...data.load import load_dataset
 from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
-from ...data.split import copied_shares, count_runs, find_overuse
+from ...data.split import copied_shares, count_runs
 from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings
@@ -92,11 +92,9 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
     tokenizer = make_working_tokenizer(card.tokenizer)
     bos = tokenizer.bos  # some tokenizers have a start token that they never add
     # Whoever learns which reply is better need not know it by heart: only the general prose is measured then.
-    of_data, of_validation = (
-        [] if data.examples.are_compared else pick_passages(examples, count, bos)
-        for examples in (data.examples, data.validation)
-    )
-    if not of_data and not (count and data.examples.are_compared):
+    compares = data.examples.are_compared
+    learned = [] if compares else pick_passages(data.examples, count, bos)
+    if not learned and not (count and compares):
         return None
     ids = tokenizer.encode([general.PROSE.read_text(encoding="utf-8")])[0].ids
     start_ids = np.array([] if bos is None else [bos], ids.dtype)
@@ -107,7 +105,7 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
         example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
         # All tokens but the first count, which nothing precedes.
         prose.append(Passage(example, 1, general.PROSE.stem))
-    return RecallPassages(of_data, of_validation, prose)
+    return RecallPassages(learned, pick_passages(data.validation, count, bos) if learned else [], prose)
 
 
 def score_passages(
@@ -336,12 +334,10 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
         stops = events.Count(base.habits.stops, lora.habits.stops, len(MESSAGES))
         follows = events.Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS))
         habits = events.Habits(stops, follows, base.habits.name, lora.habits.name)
-    training_texts = (example.text for example in data.examples)
+    training_texts = (data.examples[number].text for number in range(len(data.examples)))
     base_share, lora_share = copied_shares([base.written, lora.written], training_texts)
     if base_share is not None and lora_share is not None:  # else the model wrote too little to tell
         copying = events.Copying(base_share, lora_share, count_runs(lora.written))
-    # Of labeled replies, the author's are those that are desirable; of pairs, an example's text is the chosen one.
-    by_author = (example.text for example in data.examples if example.desirable is not False)
     event = EvidenceMeasured(
         general=tuple(
             events.TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
@@ -349,7 +345,6 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
         ),
         habits=habits,
         copying=copying,
-        overuse=find_overuse(base.written, lora.written, by_author),
         answers=events.Count(base.right, lora.right, len(questions)) if questions else None,
         seconds=time.monotonic() - started,
     )

@@ -122,11 +122,11 @@ class RunMeasurements:
         eval_loop = self._last_recall_loop if why == "end" else self._recall_loop
         epoch = step / self._run_plan.plan.steps_per_epoch
         measure = partial(measure_passages, eval_loop, self._passages, step, epoch, why)
-        words, what = "recall: how much of the text the model knows by heart", "recall"
+        words = "Measuring recall: how much of the text the model knows by heart"
         if self._compares:
-            words = what = "the loss on general text"
-        stage = Stage(text=f"Measuring {words}", kind=StageKind.MEASURING)
-        event = self._measure(f"Measuring {what} after step {step}", stage, measure, why)
+            words = "Measuring the loss on general text"
+        stage = Stage(text=words, kind=StageKind.MEASURING)
+        event = self._measure(f"{words.partition(':')[0]} after step {step}", stage, measure, why)
         if event is not None:
             self.recalls.append(event)
 
@@ -182,14 +182,9 @@ class RunMeasurements:
         return self._eval_loop.estimate_seconds([*self._examples, *continuations])
 
 
-def plan_recall(
-    passage_tokens: int, epoch_tokens: int, epochs: float, *, compares: bool = False
-) -> tuple[int, str]:
-    """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long.
-
-    Where preferences are learned (`compares`), only the general text is read.
-    """
-    if not passage_tokens and not compares:
+def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> tuple[int, str]:
+    """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long."""
+    if not passage_tokens:
         few = f"no text or reply of the training data has a passage of {MIN_PASSAGE_TOKENS} tokens"
         return 0, f"Recall is not measured, because {few}."
     tokens = passage_tokens + GENERAL_TOKENS
@@ -200,12 +195,9 @@ def plan_recall(
     # One before the first step and one at the end, and those in between.
     between = math.ceil(epochs / every) - 1  # the last one is measured at the end
     when = "" if between < 1 else ", after each epoch" if every == 1 else f", every {every} epochs"
-    what = "Recall (how much of the text the model reproduces word for word)"
-    if compares:
-        what = "The loss on general text, which rises if the model forgets,"
     return (
         (2 + max(between, 0)) * tokens,
-        f"{what} is measured before the first step"
+        "Recall (how much of the text the model reproduces word for word) is measured before the first step"
         f"{when} and at the end. Each measurement reads at most {tokens:,} tokens, which takes {cost}.",
     )
 

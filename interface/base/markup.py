@@ -115,9 +115,7 @@ def evidence(event: events.EvidenceMeasured | None, measured: Sequence[events.Re
         return Markup()
     rows = event_words.evidence_table(event)
     verdict = event_words.evidence_verdict(event, measured[-1] if measured else None)
-    phrases = event_words.phrase_table(event)
-    folded = fold("Overused phrases", table(phrases[0], phrases[1:])) if phrases else Markup()
-    return paragraph(verdict) + table(rows[0], rows[1:]) + folded
+    return paragraph(verdict) + table(rows[0], rows[1:])
 
 
 def curve(picture: str, colors: Mapping[str, str]) -> Markup:

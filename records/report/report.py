@@ -124,7 +124,6 @@ def render_report(data: ReportData) -> str:
         part_rows=jobs.event_words.part_table(recall) if recall else (),
         strip=draw_recall_strip(recall.strip) if recall else "",
         evidence_rows=jobs.event_words.evidence_table(tested) if tested else (),
-        phrase_rows=jobs.event_words.phrase_table(tested) if tested else (),
         evidence_verdict=jobs.event_words.evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
         setting_rows=setting_rows,
