@@ -191,6 +191,8 @@ def test_decisions_are_kept_by_content_and_can_be_taken_back(tmp_path, objective
     file = tmp_path / "user" / "training" / "pairs.json"
 
     def read(*first):
+        for folder in ("examples", "user/training/datasets"):  # that the read before has made
+            shutil.rmtree(tmp_path / folder, ignore_errors=True)
         data = prepared(tmp_path, *first, *rows, objective=objective)
         shown = preview_examples(data.examples, PreviewQuery(9), CHATML.decode, CHATML.stops)
         replies = [each.desirable if objective == "kto" else sides(each)[0] for each in data.examples]

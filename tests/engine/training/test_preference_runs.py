@@ -130,9 +130,8 @@ def test_the_author_of_a_text_is_preferred_to_what_the_model_writes(shared):
     assert len(first) == 1 and more[0] == first[0] and len(more) > 1 and write(10_000) == more
     for row in more:
         assert row["prompt"] + row["chosen"] in TRAINING_TEXT and row["chosen"] != row["rejected"]
-    check = PeftEngine().check_start(
-        shared.settings(**{**RUN, "data": [table.name], "objective": "dpo"}), shared.host()
-    )
+    settings = shared.settings(**{**RUN, "data": [table.name], "objective": "dpo"})
+    check = PeftEngine().check_start(settings, shared.host())
     assert check.problems == () and check.examples == len(more)
 
 

@@ -153,7 +153,7 @@ def browse(page, direction, number, holding="", **values):
 
 
 def test_a_pair_is_switched_and_dropped_and_both_are_taken_back(page, context):
-    pairs = [{"prompt": f"Q{n} ", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(2)]
+    pairs = [{"prompt": f"Q{n}:", "chosen": f" yes {n}", "rejected": f" no {n}"} for n in range(2)]
     (context.host.folders.datasets / "p.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
     values = {"data": ["p.jsonl"], "objective": "dpo"}
     browse(page, "next", 1, **values)
@@ -166,6 +166,7 @@ def test_a_pair_is_switched_and_dropped_and_both_are_taken_back(page, context):
         html = browse(page, button, 2, **values)[1]
         assert decided in html and ("by you" in html) == ("by you" in decided)
         assert html.index(first) < html.index("With the rejected reply:")
+    page.fill(objective="next_token")
 
 
 def test_examples_are_browsed_in_both_directions_and_found_by_a_text(page):
