@@ -25,7 +25,7 @@ ACTIONS: Mapping[str, str] = {
     "clean": "drop duplicates, refusals and more; without --out, only show what would be dropped",
     "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
     "convert": "write it as rows of JSON, in one of the common forms",
-    "pairs": "write --out.pairs.jsonl, preferences for the author of a text against what --model writes",
+    "pairs": "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes",
 }
 
 
