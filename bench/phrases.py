@@ -66,8 +66,7 @@ def write_all(args: argparse.Namespace, done: list[dict[str, Any]]) -> Iterator[
     """Continue the passages that are not done, without the LoRA and with it."""
     from training_pro.core.engine import AnswerRequest
     from training_pro.core.jobs import Job
-    from training_pro.engine.inference import prepare_for_host
-    from training_pro.engine.inference.generation import generate_ids
+    from training_pro.engine.inference import generation, prepare_for_host
     from training_pro.engine.lora import adapter
     from training_pro.engine.tokenizer import make_working_tokenizer
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
@@ -91,7 +90,7 @@ def write_all(args: argparse.Namespace, done: list[dict[str, Any]]) -> Iterator[
                         ids = examples[number].ids.tolist()
                         before, tokens = ids[: len(ids) // 2], len(ids) - len(ids) // 2
                         asked = AnswerRequest("", max_tokens=tokens, seed=number)
-                        (written,) = generate_ids(model.eval(), [before], asked, tokenizer, job)
+                        (written,) = generation.generate_ids(model.eval(), [before], asked, tokenizer, job)
                         text = tokenizer.decode(written, skip_special_tokens=True)
                         yield {"side": side, "passage": number, "text": text}
 

@@ -92,8 +92,7 @@ def check_datasets(
 ) -> DatasetReport:
     """The report of Check; where nothing could be prepared, its problems say why."""
     try:
-        dropped = show.with_dropped
-        data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep, with_dropped=dropped)
+        data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep, with_dropped=show.with_dropped)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
     shown = preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)

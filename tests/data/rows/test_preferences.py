@@ -12,7 +12,7 @@ from training_pro.core.engine import PreviewQuery
 from training_pro.core.errors import DataError
 from training_pro.data.examples import Example
 from training_pro.data.report import preview_examples
-from training_pro.data.rows.preferences import decide
+from training_pro.data.rows import preferences
 from training_pro.engine.compute import collate
 from training_pro.tests.rowing import family, learned_text, prepare_rows
 
@@ -201,8 +201,8 @@ def test_decisions_are_kept_by_content_and_can_be_taken_back(tmp_path, objective
 
     good, bad = (True, False) if objective == "kto" else (f"good{END}", f"bad{END}")
     _, names, before = read()
-    decide(file, names[0], "switch")
-    decide(file, names[1], "drop")
+    preferences.decide(file, names[0], "switch")
+    preferences.decide(file, names[1], "drop")
     new = {**PAIRS["question"], "question": "q9"}
     data, _, after = read(new)
     expected = [("9", good), ("0", bad), ("2", good)]
@@ -212,7 +212,7 @@ def test_decisions_are_kept_by_content_and_can_be_taken_back(tmp_path, objective
     of_pairs = [note for note in data.report.sources[0].notes if note.startswith("3 pairs. Median tokens")]
     assert len(of_pairs) == (objective == "dpo")
     for name, decision in zip(names, ("switch", "drop"), strict=False):
-        decide(file, name, decision)
+        preferences.decide(file, name, decision)
     assert read()[2] == before and "good" not in file.read_text()
 
 
