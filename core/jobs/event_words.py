@@ -68,8 +68,9 @@ def event_text(event: Event) -> str:
         case events.PhasesMeasured():
             return "\n".join(["Phases of hybrid batching:", *align_columns(phase_table(event.phases))])
         case RecallMeasured():
-            what = "Recall" if event.learned.passages else "Forgetting"
-            return f"{what}, step {event.step}: {recall_text(event)}"
+            return (
+                f"{'Recall' if event.learned.passages else 'Forgetting'}, step {event.step}: {recall_text(event)}"
+            )
         case EvidenceMeasured():
             return f"The LoRA was tested. {evidence_verdict(event, None)}"
         case events.ProbeDone():

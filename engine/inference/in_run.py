@@ -85,8 +85,7 @@ class RunMeasurements:
 
     def after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
         """Measure after a step what is planned then, or what the user asked for; at the last step, evaluate."""
-        is_due = self.recall_every > 0 and step % self.recall_every == 0
-        if not last and (asked or is_due):
+        if not last and (asked or (self.recall_every and step % self.recall_every == 0)):
             self._measure_recall(step, "asked" if asked else "planned")
         # At most one evaluation after a step, and the last step always has one.
         if last:
