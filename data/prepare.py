@@ -259,8 +259,7 @@ class _Making:
     def add_rows(self, dataset: DatasetEntry, rows: RowDataset) -> None:
         """Split and truncate the rows of a file."""
         settings, bos = self.context.settings, self.context.tokenizer.bos
-        seed, share = settings.what.order_seed, settings.aside.eval_share
-        too_long = settings.rows.too_long
+        seed, share, too_long = settings.what.order_seed, settings.aside.eval_share, settings.rows.too_long
         source, decided = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
         self.decided |= decided
         self.said += rows.findings

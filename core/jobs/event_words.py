@@ -68,9 +68,8 @@ def event_text(event: Event) -> str:
         case events.PhasesMeasured():
             return "\n".join(["Phases of hybrid batching:", *align_columns(phase_table(event.phases))])
         case RecallMeasured():
-            return (
-                f"{'Recall' if event.learned.passages else 'Forgetting'}, step {event.step}: {recall_text(event)}"
-            )
+            what = "Recall" if event.learned.passages else "Forgetting"
+            return f"{what}, step {event.step}: {recall_text(event)}"
         case EvidenceMeasured():
             return f"The LoRA was tested. {evidence_verdict(event, None)}"
         case events.ProbeDone():
