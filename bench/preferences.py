@@ -1,11 +1,12 @@
 """Three tastes that are planted by rule, and how much of them a model learns from preferences.
 
-    python3 bench/preferences.py --model FOLDER [--objectives dpo kto] [--seeds 42 43 44] [--rate 2e-5]
+    python3 bench/preferences.py --model FOLDER [--objectives dpo kto] [--seeds 42 43 44] [--results FILE]
 
 For each taste there are 150 pairs to train on and 50 that are kept aside: replies without a certain word are
 better than the same with it, short ones better than long ones, and couplets that rhyme better than those that
 don't. KTO gets the same replies as single ones with a label. Printed are the share of the kept pairs whose margin
-(with the LoRA less without it, chosen less rejected) is above 0, ties half, and the loss on general text.
+(with the LoRA less without it, chosen less rejected) is above 0, ties half, and the loss on general text. With
+--results, each result is also a line of a file, and a run that has one there is not repeated.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RHYMES = (
     ("boat", "coat", "shirt"), ("clock", "rock", "cliff"), ("sand", "land", "shore"), ("rose", "close", "near"),
 )  # fmt: skip
 GENERAL_WINDOWS, GENERAL_TOKENS = 8, 256
-FIGURES = ("share before", "share after", "general loss before", "general loss after", "seconds of training")
+FIGURES = ("share before", "share after", "general loss before", "general loss after", "CPU seconds of training")
 
 
 def make_pairs(taste: str, seed: int = 7) -> list[dict[str, str]]:
@@ -105,7 +106,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=1)
     parser.add_argument("--rate", type=float, default=2e-5)
     parser.add_argument("--chosen-weight", default="auto")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines")
     args = parser.parse_args()
+    results: list[dict[str, Any]] = []
+    if args.results and args.results.exists():
+        results += map(json.loads, args.results.read_text(encoding="utf-8").splitlines())
     bench_utils.load()
     from training_pro.core.jobs import Job
     from training_pro.engine.peft_engine import PeftEngine
@@ -117,6 +122,12 @@ def main() -> None:
         host.folders.datasets.mkdir(parents=True)
         bench_utils.print_table(("taste", "objective", "seed", *FIGURES))
         for taste, seed, objective in itertools.product(args.tastes, args.seeds, args.objectives):
+            key = {"model": args.model.name, "taste": taste, "objective": objective, "seed": seed}
+            key |= {"epochs": args.epochs, "rate": args.rate, "chosen_weight": args.chosen_weight}
+            done = next((result for result in results if key.items() <= result.items()), None)
+            if done is not None:
+                print_result(done)
+                continue
             pairs = make_pairs(taste)
             trained = list(labeled(pairs[KEPT:])) if objective == "kto" else pairs[KEPT:]
             for name, rows in {"trained": trained, "kept": pairs[:KEPT]}.items():
@@ -134,8 +145,19 @@ def main() -> None:
             ended = PeftEngine().train(training_settings(values), host, job)
             print(ended.text, file=sys.stderr)
             seconds, after = time.process_time() - began, measure(host, ended.folder, measured)
-            shares = (f"{before[0]:.0%}", f"{after[0]:.0%}", f"{before[1]:.4f}", f"{after[1]:.4f}")
-            print("| " + " | ".join((taste, objective, str(seed), *shares, f"{seconds:.0f}")) + " |", flush=True)
+            figures = (before[0], after[0], before[1], after[1], seconds)
+            result = {**key, **dict(zip(FIGURES, figures, strict=True))}
+            print_result(result)
+            if args.results:
+                with args.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+
+
+def print_result(result: dict[str, Any]) -> None:
+    share_before, share_after, loss_before, loss_after, seconds = (result[name] for name in FIGURES)
+    what = (result["taste"], result["objective"], str(result["seed"]), f"{share_before:.0%}", f"{share_after:.0%}")
+    cells = (*what, f"{loss_before:.4f}", f"{loss_after:.4f}", f"{seconds:.0f}")
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

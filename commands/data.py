@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.engine import PAIR_TOKENS
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Folders
@@ -23,6 +25,7 @@ ACTIONS: Mapping[str, str] = {
     "clean": "drop duplicates, refusals and more; without --out, only show what would be dropped",
     "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
     "convert": "write it as rows of JSON, in one of the common forms",
+    "pairs": "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes",
 }
 
 
@@ -45,10 +48,12 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=42, help="another seed splits otherwise (default: 42)")
     form_help = "the form of the rows (default: messages for chats and pairs, otherwise text)"
     parser.add_argument("--form", choices=("messages", "instruction", "text"), help=form_help)
+    tokens_help = f"how many tokens the model writes for pairs (default: {PAIR_TOKENS})"
+    parser.add_argument("--tokens", type=int, default=PAIR_TOKENS, metavar="N", help=tokens_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
     args = parser.parse_args(arguments)
-    if args.action in ("split", "convert") and not args.out:
+    if args.action in ("split", "convert", "pairs") and not args.out:
         parser.error(f"{args.action} needs --out.")
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
@@ -56,6 +61,9 @@ def run(arguments: Sequence[str]) -> int:
     from ..data.rows import load_refusal_phrases
 
     host = options.make_host(args)
+    if args.action == "pairs":
+        work = partial(options.make_engine(args).write_pairs, args.data, args.out, args.tokens, host)
+        return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", host, work))
     columns = row_settings(flags.given_settings(args)).rows.columns
     dataset = workshop.Dataset(options.find_dataset(args.data, host.folders), parse_columns(columns))
     out = _output_path(args.out, host.folders) if args.out else None

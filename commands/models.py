@@ -24,7 +24,7 @@ from .options import handle_end_signals, say
 
 # Patterns of the files of a run that its folder has besides a whole model; some hold parts of the dataset.
 RUN_FILES = (
-    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "notes.txt"),
+    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "pairs.json", "notes.txt"),
     *("checkpoint-*", "backup*", "Backup-*"),
 )
 

@@ -13,6 +13,7 @@ from .jobs import Job, JobEnded
 # A name, or NAME/checkpoint-40; a Path comes from the command line.
 LoraName: TypeAlias = str | Path
 RECALL_PASSAGES = 256
+PAIR_TOKENS = 20_000  # that the model writes for a table of pairs
 Settings = TypeVar("Settings", contravariant=True)
 Report = TypeVar("Report", covariant=True)
 
@@ -25,6 +26,7 @@ class PreviewQuery:
     first: int = 0  # number of the first one, counted from 1; 0: the first examples of each dataset in turn
     containing: str = ""  # only those with these words
     backward: bool = False  # from the first one towards the beginning
+    with_dropped: bool = False  # also preferences that the user dropped
 
 
 NO_PREVIEW = PreviewQuery()
@@ -111,6 +113,9 @@ class Engine(Protocol[Settings, Report]):
 
     def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
         """Measure what the LoRA kept of the model, copies and answers from memory; write it into its folder."""
+
+    def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
+        """Write a table of preferences for a text's author against what the model writes in its place."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""

@@ -39,6 +39,7 @@ class Folders:
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
         self.formats = self.training / "formats"  # the user's own prompt formats
         self.presets = self.training / "presets"
+        self.pairs = self.training / "pairs.json"  # which preferences the user switched or dropped
         # The user's list of assistant refusal phrases that Check looks for.
         self.refusal_phrases = self.training / "refusals.txt"
         # The folders whose entries the user chooses by name.

@@ -104,6 +104,7 @@ class RowSource:
     has_conversations: bool = False  # whether `follows` is true only within conversations that the rows name
     contrast: RowSource | None = None
     desirable: Flags | None = None
+    pair_ids: Ints | None = None  # of each preference: a hash of its content, by which decisions are kept
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -401,6 +402,7 @@ def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) ->
         follows=source.follows[rows] | (np.diff(rows, prepend=-1) == 0),
         contrast=source.contrast and _cut_rows(source.contrast, cutoff, too_long, bos),
         desirable=None if source.desirable is None else source.desirable[rows],
+        pair_ids=None if source.pair_ids is None else source.pair_ids[rows],
     )
 
 
@@ -439,7 +441,16 @@ def label_pairs(source: RowSource) -> RowSource:
         follows=np.zeros(2 * len(good), bool),
         contrast=None,
         desirable=np.arange(2 * len(good)) < len(good),
+        pair_ids=None if source.pair_ids is None else np.tile(source.pair_ids, 2),
     )
+
+
+def switch_replies(source: RowSource, switched: Flags) -> RowSource:
+    """The pairs of a source, of which some have their two replies the other way around."""
+    stacked, rows = replace(label_pairs(source), desirable=None), np.arange(len(source))
+    places = (rows + len(source) * switched, rows + len(source) * ~switched)
+    chosen, rejected = (reorder_rows(stacked, each, source.follows) for each in places)
+    return replace(chosen, contrast=rejected)
 
 
 def select_rows(source: RowSource, numbers: Ints) -> RowSource:
@@ -464,6 +475,7 @@ def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
         follows=follows,
         contrast=contrast,
         desirable=desirable,
+        pair_ids=None if source.pair_ids is None else source.pair_ids[order],
     )
 
 

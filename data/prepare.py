@@ -6,7 +6,7 @@ dataset that the settings ask for is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import cast
@@ -44,7 +44,7 @@ from .report import (
     report_run,
     uses_checkpointing,
 )
-from .rows import RowDataset, Tokenizer, inspect_texts
+from .rows import RowDataset, Tokenizer, inspect_texts, preferences
 from .split import pick_examples, split_rows, split_texts
 from .text import slice_parts, slice_texts
 
@@ -76,6 +76,7 @@ class TrainingData:
     resolved: ResolvedSettings
     report: DatasetReport
     unused: tuple[Finding, ...] = ()
+    decisions: Mapping[str, preferences.Decision] = field(default_factory=dict)  # about these preferences
 
 
 def check_datasets(
@@ -91,7 +92,7 @@ def check_datasets(
 ) -> DatasetReport:
     """The report of Check; where nothing could be prepared, its problems say why."""
     try:
-        data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep)
+        data = prepare(settings, folders, card, tokenizer, say, machine, keep=keep, with_dropped=show.with_dropped)
     except TrainingProError as error:
         return DatasetReport.of_problems(str(error).splitlines())
     shown = preview_examples(data.examples, show, tokenizer.decode, tokenizer.stops)
@@ -107,6 +108,7 @@ def prepare(
     machine: DeviceMemory | None = None,
     *,
     keep: bool = True,
+    with_dropped: bool = False,  # also the preferences that the user dropped
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> TrainingData:
     """Load, split, slice or truncate, and report; stored results are reused. Raises TrainingProError."""
@@ -126,7 +128,7 @@ def prepare(
         loaded_aside = load_datasets(context, settings.aside.eval_data)
     # A cutoff of "auto" depends on all of the data, so nothing is sliced before everything is loaded.
     rules = slicing_rules(settings.text, card, tokenizer, loaded)
-    made = _Making(context, rules)
+    made = _Making(context, rules, preferences.read_decisions(folders.pairs), with_dropped)
     for dataset in loaded:
         if dataset.texts:
             context.say(f"Slicing {dataset.data.name}", 0.5)
@@ -163,7 +165,7 @@ def prepare(
     loaded_texts = [text for dataset in loaded for text in dataset.texts]
     report = report_run(context, said, examples, validation, plan, loaded_texts, memory, machine)
     report = replace(report.with_findings(unused), resolved=resolved)
-    return TrainingData(examples, validation, plan, resolved, report, unused)
+    return TrainingData(examples, validation, plan, resolved, report, unused, made.decided)
 
 
 @dataclass
@@ -172,6 +174,9 @@ class _Making:
 
     context: PrepareContext
     rules: SlicingRules
+    decisions: Mapping[str, preferences.Decision]
+    with_dropped: bool
+    decided: dict[str, preferences.Decision] = field(default_factory=dict)  # those about preferences of this run
     learned: list[Examples] = field(default_factory=list)
     aside: list[Examples] = field(default_factory=list)
     reports: list[SourceReport] = field(default_factory=list)
@@ -254,8 +259,9 @@ class _Making:
     def add_rows(self, dataset: DatasetEntry, rows: RowDataset) -> None:
         """Split and truncate the rows of a file."""
         settings, bos = self.context.settings, self.context.tokenizer.bos
-        seed, share = settings.what.order_seed, settings.aside.eval_share
-        source, too_long = rows.source, settings.rows.too_long
+        seed, share, too_long = settings.what.order_seed, settings.aside.eval_share, settings.rows.too_long
+        source, decided = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
+        self.decided |= decided
         self.said += rows.findings
         # Before truncation, so that the pieces of one row stay on one side.
         if share:
@@ -273,7 +279,8 @@ class _Making:
             too_long_how=TRUNCATION_WORDS[too_long],
             nothing_learned=truncated.nothing_learned,
         )
-        report = SourceReport.of(source.name, rows.what, examples, rows.notes, dataset.share, rows=figures)
+        notes = (*rows.notes, *preferences.describe_pairs(truncated.source, decided))
+        report = SourceReport.of(source.name, rows.what, examples, notes, dataset.share, rows=figures)
         self.reports.append(report)
         self.said += _dropped_rows_problem(too_long, source, truncated.too_long, self.rules)
 
@@ -284,7 +291,8 @@ class _Making:
         parts: list[Sequence[Source]] = [self.slice(dataset.data, dataset.texts)]
         for rows in dataset.rows:
             too_long = settings.rows.too_long
-            truncated = truncate_rows(rows.source, self.rules.cutoff, too_long, self.context.tokenizer.bos)
+            source, _ = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
+            truncated = truncate_rows(source, self.rules.cutoff, too_long, self.context.tokenizer.bos)
             parts.append([truncated.source])
             for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, self.rules):
                 self.said.append(advice("too_long", f"Evaluation dataset: {finding.text}"))

@@ -150,6 +150,12 @@ class PeftEngine:
 
             return evidence.measure_evidence(lora, host, job)
 
+    def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import author_pairs
+
+            return author_pairs.write_pairs(data, out, tokens, host, job)
+
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
             from .saving import merging

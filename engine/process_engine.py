@@ -143,6 +143,9 @@ class ProcessEngine(PeftEngine):
     def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
         return self._call(super().evidence, lora, host=host, job=job)
 
+    def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
+        return self._call(super().write_pairs, data, out, tokens, host=host, job=job)
+
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().merge, asked, host=host, job=job)
 

@@ -68,7 +68,8 @@ def event_text(event: Event) -> str:
         case events.PhasesMeasured():
             return "\n".join(["Phases of hybrid batching:", *align_columns(phase_table(event.phases))])
         case RecallMeasured():
-            return f"Recall, step {event.step}: {recall_text(event)}"
+            what = "Recall" if event.learned.passages else "Forgetting"
+            return f"{what}, step {event.step}: {recall_text(event)}"
         case EvidenceMeasured():
             return f"The LoRA was tested. {evidence_verdict(event, None)}"
         case events.ProbeDone():
@@ -143,6 +144,8 @@ def _number(value: float | None, number_format: str) -> str:
 def recall_text(event: RecallMeasured) -> str:
     """'on average, the model reproduces 81% of a training passage word for word (9 of 16 passages to the end)'."""
     figures, control = event.learned, event.control
+    if not figures.passages:
+        return f"the loss on general text is {_number(event.general_loss, '.4f')}"
     unseen = f"; for passages that it has not seen, {control.recall:.0%}" if control else ""
     return (
         f"on average, the model reproduces {figures.recall:.0%} of a training passage word for word "
@@ -162,6 +165,7 @@ def recall_table(measured: Sequence[RecallMeasured]) -> list[tuple[str, ...]]:
         general = "" if event.general_loss is None else f"{event.general_loss:.4f}"
         whole, longest = f"{learned.verbatim} of {learned.passages}", str(learned.longest)
         figures = (f"{learned.recall:.1%}", whole, longest, f"{learned.loss:.4f}")
+        figures = figures if learned.passages else ("", "", "", "")
         rows.append((str(event.step), *figures, *unseen, general))
     return known_columns(rows)
 
@@ -175,7 +179,7 @@ def part_table(event: RecallMeasured) -> list[tuple[str, ...]]:
 def evidence_verdict(event: EvidenceMeasured, recall: RecallMeasured | None) -> str:
     """One sentence: what the model learned with the LoRA, kept and copies, with the figures."""
     parts = []
-    if recall is not None:
+    if recall is not None and recall.learned.passages:
         unseen = f" ({recall.control.recall:.0%} of unseen text)" if recall.control else ""
         parts.append(f"recalls {recall.learned.recall:.0%} of the training data word for word{unseen}")
     if event.answers is not None:

@@ -340,7 +340,7 @@ class RecallMeasured(Event):
     step: int
     epoch: float
     why: Trigger
-    learned: RecallFigures
+    learned: RecallFigures  # of no passages where preferences are learned: then only `general_loss` is measured
     control: RecallFigures | None
     general_loss: float | None = None  # of prose beside the data: it rises if the model forgets
     strip: tuple[float, ...] = ()  # the recall of each passage, in the order of the data

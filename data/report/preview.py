@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
 from ...core.engine import PreviewQuery
-from ..examples import IGNORE_INDEX, Example, Examples
+from ..examples import IGNORE_INDEX, Example, Examples, RowSource
 
 LEARNED_MARKS = ("⟦", "⟧")
 PARTIAL_CHARACTER = "\ufffd"  # what the first bytes of a character decode to
@@ -32,6 +32,7 @@ class ExamplePreview:
     place: str
     tokens: int
     pieces: tuple[PreviewPiece, ...]
+    pair: str = ""  # of a preference: the name under which a decision about it is kept
 
     def text(self) -> str:
         """Return the text with marks around what is learned."""
@@ -73,7 +74,9 @@ def preview_examples(
             pieces.append(PreviewPiece("\n\nWith the rejected reply:\n", learned=False, special=False))
             pieces += _pieces(example.contrast, decode, specials)
         name, tokens = example.source.name, example.tokens if example.desirable is None else len(example.ids)
-        previews.append(ExamplePreview(number + 1, name, place, tokens, tuple(pieces)))
+        pair_ids = example.source.pair_ids if isinstance(example.source, RowSource) else None
+        pair = "" if pair_ids is None else str(pair_ids[example.number])
+        previews.append(ExamplePreview(number + 1, name, place, tokens, tuple(pieces), pair))
     return tuple(previews)
 
 

@@ -1,5 +1,6 @@
 """Rows to token ids: row schemas, chat templates, prompt formats, and the loss mask."""
 
+from . import preferences as preferences
 from . import row_dataset as row_dataset
 from .chat_templates import CHATML as CHATML
 from .encoding import PrepareContext as PrepareContext

@@ -22,7 +22,7 @@ from ..examples import RowSource, reorder_rows
 from ..readers import Row, Table, json_rows, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, Turn
 from .conversations import Conversations
-from .preferences import compare, only_last_reply
+from .preferences import compare, hash_preference, only_last_reply
 from .row_schema import BadRowError, Chat, FixedText, RowSchema
 from .text_quality import TextInspector
 
@@ -83,6 +83,7 @@ class RowText(NamedTuple):
     follows: bool = True  # no row was dropped between this one and the one before it
     contrast: RowText | None = None  # with the rejected reply
     desirable: bool | None = None
+    pair_id: int = 0  # of a preference
 
 
 @dataclass
@@ -172,6 +173,7 @@ class RowEncoder:
         numbers: list[int] = []
         follows: list[bool] = []
         desirable: list[bool] = []
+        pair_ids: list[int] = []
         # Row by row and batch by batch, so that the texts are never all in memory.
         row_texts = self._row_texts()
         for first in row_texts:
@@ -186,9 +188,12 @@ class RowEncoder:
             numbers += [row.number for row in batch]
             follows += [row.follows for row in batch]
             desirable += [row.desirable for row in batch if row.desirable is not None]
+            pair_ids += [row.pair_id for row in batch]
             self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
         places = np.array(numbers, np.int64), np.array(follows, bool)
         source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode)
+        if self._compares:
+            source = replace(source, pair_ids=np.array(pair_ids, np.int64))
         if desirable:
             source = replace(source, desirable=np.array(desirable, bool))
         if rejected_rows.ids:
@@ -244,12 +249,13 @@ class RowEncoder:
 
     def _to_preference(self, row: Row, content: Chat | FixedText) -> RowText | None:
         """Write both sides of a pair, or a labeled reply; None for a pair without a difference."""
+        pair_id = hash_preference(row)
         if row.rejected is None:
             if not self._compares:  # nothing is learned from a bad reply by predicting its tokens
                 self.report.undesirable += 1
                 return None
             text = self._to_text(row.number, only_last_reply(content))
-            return text and text._replace(desirable=row.desirable)
+            return text and text._replace(desirable=row.desirable, pair_id=pair_id)
         try:
             rejected = self.schema.read(_normalize_line_ends(row.rejected))
         except BadRowError as error:  # it stands in the column of the chosen one
@@ -260,7 +266,7 @@ class RowEncoder:
             setattr(self.report, pair, getattr(self.report, pair) + 1)
             return None
         chosen_text, rejected_text = (self._to_text(row.number, side) for side in pair)
-        return chosen_text and rejected_text and chosen_text._replace(contrast=rejected_text)
+        return chosen_text and rejected_text and chosen_text._replace(contrast=rejected_text, pair_id=pair_id)
 
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""

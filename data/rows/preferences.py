@@ -7,19 +7,28 @@ columns, chat templates and prompt formats holds for preferences, too:
     prompt, completion, label (true or false)   -> prompt, completion; and whether the reply is desirable
 
 Only the replies are learned: what both rows begin with is their prompt, and so is all before a labeled reply.
+
+The user may switch the two replies of a preference, or drop it. A decision is kept by a hash of the content, so it
+holds for the same pair after new chats, too, and quotes none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from ...core.errors import DataError
+from ...core.files import read_record, write_json
 from ...settings.definitions import SETTINGS
 from ...train_utils import format_count
-from ..examples import RowSource
+from ..examples import RowSource, select_rows, switch_replies
 from ..readers import Row, Table, describe_value, json_rows
 from .row_schema import Chat, FixedText, Message
 
@@ -27,6 +36,8 @@ from .row_schema import Chat, FixedText, Message
 LABEL_COLUMNS, LABELED = ("kto_tag", "label"), {"completion", *json_rows.CHAT_COLUMNS}
 TRUTHS = {"true": True, "false": False}
 PAIR_COLUMNS = "'chosen' and 'rejected', with the prompt in 'prompt', 'instruction', 'question' or 'conversations'"
+
+Decision: TypeAlias = Literal["switch", "drop"]
 
 
 class PreferenceColumns(NamedTuple):
@@ -99,6 +110,56 @@ def preference_notes(columns: PreferenceColumns, source: RowSource) -> Iterator[
         yield "The run trains only on 'chosen'. To learn from both replies, set Objective to DPO."
     else:
         yield f"The run trains only on rows with true in {listed}. To learn from all rows, set Objective to KTO."
+
+
+def hash_preference(row: Row) -> int:
+    """A hash of prompt and replies, whatever the file, the tokenizer and the chat template."""
+    content = json.dumps([row.columns, row.rejected], default=str)
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
+
+
+def read_decisions(file: Path) -> dict[str, Decision]:
+    return read_record(file, dict[str, Decision], {})
+
+
+def decide(file: Path, pair: str, decision: Decision) -> None:
+    """Switch or drop a preference from now on, or take this decision back."""
+    decisions = read_decisions(file)
+    if decisions.pop(pair, None) != decision:
+        decisions[pair] = decision
+    write_json(file, decisions)
+
+
+def apply_decisions(
+    source: RowSource, decisions: Mapping[str, Decision], *, with_dropped: bool
+) -> tuple[RowSource, dict[str, Decision]]:
+    """The preferences as the user decided, and the decisions that are about them."""
+    names = [] if source.pair_ids is None else list(map(str, source.pair_ids.tolist()))
+    made = {name: decisions[name] for name in names if name in decisions}
+    if not made:
+        return source, made
+    switched, dropped = (np.array([made.get(name) == what for name in names]) for what in ("switch", "drop"))
+    if source.desirable is None:
+        source = switch_replies(source, switched)
+    else:
+        source = replace(source, desirable=source.desirable ^ switched)
+    return source if with_dropped else select_rows(source, np.flatnonzero(~dropped)), made
+
+
+def describe_pairs(source: RowSource, decided: Mapping[str, Decision]) -> Iterator[str]:
+    """Yield how many pairs there are, how long and how far apart their replies are, and what the user decided."""
+    if source.contrast is not None and source.desirable is None and len(source):
+        chosen, rejected = (np.median(side.own_learned) for side in source.sides)
+        pairs = ([set(side.labels.tolist()) for side in source.example(n).sides] for n in range(len(source)))
+        # Both have the label of what is not learned.
+        common = [(len(one & two) - 1) / max(len(one | two) - 1, 1) for one, two in pairs]
+        yield (
+            f"{format_count(len(source), 'pair')}. Median tokens of a reply: {chosen:.0f} chosen, {rejected:.0f} "
+            f"rejected. Of the different tokens of a pair, {np.median(common):.0%} are in both replies."
+        )
+    if decided:
+        dropped = sum(decision == "drop" for decision in decided.values())
+        yield f"You switched {len(decided) - dropped:,} and dropped {dropped:,} of the preferences."
 
 
 def only_last_reply(content: Chat | FixedText) -> Chat | FixedText:

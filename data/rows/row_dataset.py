@@ -86,6 +86,8 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
         arrays = {name: getattr(source, name) for name in ROW_ARRAYS}
         if source.desirable is not None:
             arrays["desirable"] = source.desirable
+        if source.pair_ids is not None:
+            arrays["pair_ids"] = source.pair_ids
         if source.contrast is not None:
             arrays |= {REJECTED + name: getattr(source.contrast, name) for name in ROW_ARRAYS}
         context.store.save(key, StoreEntry(arrays, metadata))

@@ -88,13 +88,13 @@ class RecallPassages(NamedTuple):
 
 
 def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
-    """Pick the passages to measure, the same ones every time; None if the data have none, or are preferences."""
-    if data.examples.are_compared:  # whoever learns which reply is better need not know it by heart
-        return None
+    """Pick the passages to measure, the same ones every time; None if the data have none, or none are wanted."""
     tokenizer = make_working_tokenizer(card.tokenizer)
     bos = tokenizer.bos  # some tokenizers have a start token that they never add
-    learned = pick_passages(data.examples, count, bos)
-    if not learned:
+    # Whoever learns which reply is better need not know it by heart: only the general prose is measured then.
+    compares = data.examples.are_compared
+    learned = [] if compares else pick_passages(data.examples, count, bos)
+    if not learned and not (count and compares):
         return None
     ids = tokenizer.encode([general.PROSE.read_text(encoding="utf-8")])[0].ids
     start_ids = np.array([] if bos is None else [bos], ids.dtype)
@@ -105,7 +105,7 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
         example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
         # All tokens but the first count, which nothing precedes.
         prose.append(Passage(example, 1, general.PROSE.stem))
-    return RecallPassages(learned, pick_passages(data.validation, count, bos), prose)
+    return RecallPassages(learned, pick_passages(data.validation, count, bos) if learned else [], prose)
 
 
 def score_passages(
@@ -131,6 +131,8 @@ def score_passages(
 
 def summarize(scores: Sequence[PassageScore]) -> RecallFigures:
     """Summarize the scores of several passages."""
+    if not scores:
+        return RecallFigures(0, 0.0, 0, 0, 0.0)
     return RecallFigures(
         passages=len(scores),
         recall=float(np.mean([score.matched / score.tokens for score in scores])),

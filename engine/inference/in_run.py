@@ -46,12 +46,13 @@ class RunMeasurements:
         self._run_plan, self._graph, self._ends_phase, self._job = run_plan, graph, ends_phase, job
         size = settings.aside.eval_batch_size
         batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
-        # Stop doesn't end the last measurement of recall, because the verdict needs it.
-        self._eval_loop, self._last_eval_loop = (
+        # Passages are predicted token by token, whatever the objective. Stop doesn't end their last measurement,
+        # because the verdict needs it.
+        self._eval_loop, self._recall_loop, self._last_recall_loop = (
             EvalLoop(
-                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=settings
+                model, capabilities, partial(job.control.asked, end), max_examples=batch_size, settings=measured
             )
-            for end in (Request.STOP, Request.DISCARD)
+            for end, measured in ((Request.STOP, settings), (Request.STOP, None), (Request.DISCARD, None))
         )
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
@@ -68,7 +69,7 @@ class RunMeasurements:
         self.can_measure = bool(self._examples or self._passages)
         tokens = sum(len(passage.example.ids) for kind in self._passages or () for passage in kind)
         between = _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
-        self.recall_every = run_plan.plan.steps_per_epoch * between
+        self.recall_every = run_plan.plan.steps_per_epoch * between if self._passages else 0  # 0: never
 
     def at_start(self, step: int) -> Evaluation | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
@@ -84,7 +85,7 @@ class RunMeasurements:
 
     def after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
         """Measure after a step what is planned then, or what the user asked for; at the last step, evaluate."""
-        if not last and (asked or step % self.recall_every == 0):
+        if not last and (asked or (self.recall_every and step % self.recall_every == 0)):
             self._measure_recall(step, "asked" if asked else "planned")
         # At most one evaluation after a step, and the last step always has one.
         if last:
@@ -117,13 +118,14 @@ class RunMeasurements:
     def _measure_recall(self, step: int, why: events.Trigger) -> None:
         if self._passages is None:
             return
-        eval_loop, epoch = self._eval_loop, step / self._run_plan.plan.steps_per_epoch
-        if why == "end":
-            eval_loop = self._last_eval_loop
+        eval_loop = self._last_recall_loop if why == "end" else self._recall_loop
+        epoch = step / self._run_plan.plan.steps_per_epoch
         measure = partial(measure_passages, eval_loop, self._passages, step, epoch, why)
         words = "Measuring recall: how much of the text the model knows by heart"
+        if self._compares:
+            words = "Measuring the loss on general text"
         stage = Stage(text=words, kind=StageKind.MEASURING)
-        event = self._measure(f"Measuring recall after step {step}", stage, measure, why)
+        event = self._measure(f"{words.partition(':')[0]} after step {step}", stage, measure, why)
         if event is not None:
             self.recalls.append(event)
 

@@ -202,6 +202,9 @@ def _write_records(
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
     safe_save.write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
     safe_save.write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
+    if run_plan.data.examples.are_compared:
+        decided = {"decisions": dict(run_plan.data.decisions)}
+        safe_save.write_record(lambda: write_json(path / run_files.PAIRS, decided), path, job.log)
     safe_save.write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     safe_save.write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 

@@ -248,7 +248,7 @@ def _announce(
             disk=data.report.disk.words() if data.report.disk else "",
             evaluate_every=evaluation_interval(settings, plan, data.validation),
             answer_every=sample_interval(settings, plan),
-            recall_every=callback.measurements.recall_every if data.report.recall_tokens else 0,
+            recall_every=callback.measurements.recall_every,
         )
     )
     phases = describe_phases(run_plan.phases)

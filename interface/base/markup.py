@@ -97,6 +97,8 @@ def recall(measured: Sequence[events.RecallMeasured]) -> Markup:
     if not rows:
         return Markup()
     last = measured[-1]
+    if not last.learned.passages:  # preferences were learned
+        return fold("Loss on general text", table(rows[0], rows[1:]))
     title = (
         f"Recall at step {last.step}: {last.learned.recall:.0%}. Each segment of the bar is one passage, in the "
         "order of the data. The stronger the color, the higher the recall."

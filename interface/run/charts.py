@@ -142,6 +142,7 @@ def run_charts(
     length = max(1, math.ceil(len(steps) / MAX_POINTS))
     every = max(1, length // STEPS_PER_POINT)
     intervals = [steps[n : n + length : every] for n in range(0, len(steps), length)]
+    known = [recall for recall in recalls if recall.learned.passages]  # none where preferences are learned
     norms = ((i[-1].step, [s.gradient_norm for s in i if s.gradient_norm is not None]) for i in intervals)
     charts: dict[str, Mapping[str, Series]] = {
         "Loss on each dataset": _loss_by_dataset(intervals),
@@ -163,11 +164,11 @@ def run_charts(
             "context gain": [(e.step, e.context_gain) for e in evaluations if e.context_gain is not None]
         },
         "Recall (%)": {
-            "training data": [(r.step, 100 * r.learned.recall) for r in recalls],
+            "training data": [(r.step, 100 * r.learned.recall) for r in known],
             "unseen text": [(r.step, 100 * r.control.recall) for r in recalls if r.control],
         },
         "Loss on training, unseen and general text": {
-            "training data": [(r.step, r.learned.loss) for r in recalls],
+            "training data": [(r.step, r.learned.loss) for r in known],
             "unseen text": [(r.step, r.control.loss) for r in recalls if r.control],
             "general text": [(r.step, r.general_loss) for r in recalls if r.general_loss is not None],
         },

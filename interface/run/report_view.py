@@ -11,11 +11,12 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
+from ...data.rows import preferences
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
 from ...train_utils import format_count, plural, size
-from ..base import Form, PageContext, ResultInputs, add_handler, markup
+from ..base import Form, PageContext, add_handler, markup
 from .charts import slice_maps
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlap blocks", "short blocks dropped")
 ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped or shortened")
+DECIDED = {"": "", "switch": ", switched by you", "drop": ", dropped by you"}
 MOODS = {"ready": "good", "ready with advice": "fair", "not ready": "bad"}
 BARS_WIDTH, BARS_HEIGHT = 320, 64
 EXPLANATION = (
@@ -34,7 +36,7 @@ SPECIAL_STYLE = "border:1px solid currentColor;border-radius:4px;padding:0 2px 3
 
 
 class ExampleBrowser:
-    """A folded part of the page, drawn after the form, that shows the training examples one by one."""
+    """A folded part of the page that shows the training examples, one by one, and lets users decide on pairs."""
 
     def __init__(self, context: PageContext, form: Form) -> None:
         self._context, self._form = context, form
@@ -50,36 +52,51 @@ class ExampleBrowser:
                 previous_button = gr.Button("Previous", size="sm", elem_id="tp-leafing-before")
                 show_button = gr.Button("Show", size="sm", elem_id="tp-leafing-show")
                 next_button = gr.Button("Next", size="sm", elem_id="tp-leafing-next")
+                look: dict[str, Any] = {"size": "sm", "visible": False}
+                switch_button = gr.Button("Switch replies", elem_id="tp-leafing-switch", **look)
+                drop_button = gr.Button("Drop or keep", elem_id="tp-leafing-drop", **look)
             message = gr.HTML(elem_id="tp-leafing-said", elem_classes="tp-said")
-            self.made_from = gr.State()
-        inputs = {*self._form.inputs(), self._number, self._query}
-        outputs = [self._number, message, self.made_from]
+            self.made_from, self._pair = gr.State(), gr.State("")
+        inputs = {*self._form.inputs(), self._number, self._query, self._pair}
+        outputs = [self._number, message, self.made_from, self._pair, switch_button, drop_button]
         options: dict[str, Any] = {"what": "Showing the example", "clears": {self.made_from: None}}
         show_events = [show_button.click, self._number.submit, self._query.submit]
         for event, by in ((show_events, 0), (next_button.click, 1), (previous_button.click, -1)):
             add_handler(event, partial(self._show, by=by), inputs, outputs, **options)
+        add_handler(switch_button.click, partial(self._decide, decision="switch"), inputs, outputs, **options)
+        add_handler(drop_button.click, partial(self._decide, decision="drop"), inputs, outputs, **options)
 
-    def _show(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, str, ResultInputs]:
+    def _decide(self, inputs: Mapping[Any, Any], *, decision: preferences.Decision) -> tuple[Any, ...]:
+        """Switch or drop the preference that is shown, or take that back."""
+        self._context.check_writable()
+        preferences.decide(self._context.host.folders.pairs, inputs[self._pair], decision)
+        return self._show(inputs, by=0)
+
+    def _show(self, inputs: Mapping[Any, Any], *, by: int) -> tuple[Any, ...]:
         """Show the requested example, or the next or previous one, and store its inputs."""
         number, query, values = inputs[self._number], inputs[self._query], self._form.values(inputs)
         made_from = self._context.made_from(values)
         first, query = max(1, int(number or 1) + by), str(query or "").strip()
-        request = PreviewQuery(1, first, query, backward=by < 0)
+        request = PreviewQuery(1, first, query, backward=by < 0, with_dropped=True)
         # The examples do not depend on the name, which may be missing.
         settings = training_settings({**values, "name": "examples"})
         report = self._context.engine.check(settings, self._context.host, show=request)
+        shown, pair = gr.update(), ""
         if report.shown:
             (example,) = report.shown
-            return example.number, example_card(example, report.examples), made_from
-        if not report.examples:
-            return gr.update(), markup.problem("\n".join(report.problems)), made_from
-        if query:
+            shown, pair = example.number, example.pair
+            decided = preferences.read_decisions(self._context.host.folders.pairs).get(pair, "")
+            answer = example_card(example, report.examples, DECIDED[decided])
+        elif not report.examples:
+            answer = markup.problem("\n".join(report.problems))
+        elif query:
             searched = f"in examples 1 to {first:,}" if by < 0 else f"from example {first:,} on"
-            answer = f"{query!r} was not found {searched}."
+            answer = markup.paragraph(f"{query!r} was not found {searched}.", quiet=True)
         else:
             count = format_count(report.examples, "example")
-            answer = f"There is no example {first:,}. The data has {count}."
-        return gr.update(), markup.paragraph(answer, quiet=True), made_from
+            answer = markup.paragraph(f"There is no example {first:,}. The data has {count}.", quiet=True)
+        for_pairs = gr.update(visible=bool(pair))
+        return shown, answer, made_from, pair, for_pairs, for_pairs
 
 
 def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = "", *, packing: bool = False) -> str:
@@ -222,10 +239,10 @@ def _lengths(lengths: LengthHistogram) -> str:
     return f"{markup.paragraph(caption, quiet=True)}{chart}"
 
 
-def example_card(shown: ExamplePreview, of: int) -> str:
-    """One example as a card; `of` is the number of all examples."""
+def example_card(shown: ExamplePreview, of: int, decided: str = "") -> str:
+    """One example as a card; `of` is the number of all examples, and `decided` ends the title."""
     explained = markup.paragraph(f"This is what the model will see. {EXPLANATION}", quiet=True)
-    title = f"Example {shown.number:,} of {of:,}"
+    title = f"Example {shown.number:,} of {of:,}{decided}"
     return markup.card(title, markup.outdated_notice("example"), example_html(shown), explained)
 
 

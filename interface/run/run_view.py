@@ -233,7 +233,7 @@ class RunView:
                 figures.append(("context gain", f"{latest.context_gain:.4f}"))
         if "preferred" in last.preferences:
             figures.append(("preferences followed", f"{last.preferences['preferred']:.0%}"))
-        if self._recalls:
+        if self._recalls and self._recalls[-1].learned.passages:
             measured = self._recalls[-1]
             unseen = f" (on unseen text: {measured.control.recall:.0%})" if measured.control else ""
             figures.append((f"recall at step {measured.step}{unseen}", f"{measured.learned.recall:.0%}"))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
+from ...core.engine import PAIR_TOKENS
 from ...core.errors import DataError
 from ...core.files import safe_paths
 from ...data import dataset_index, workshop
 from ...data.rows import load_refusal_phrases
-from ..base import PageContext, add_handler, markup, page_load, refresh_choices
+from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
 
 EXPLANATION = (
@@ -66,6 +68,8 @@ class DataTab:
             write_button = gr.Button(
                 "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
             )
+            pairs_button = gr.Button("Write pairs with the model", interactive=enabled, elem_id="tp-pairs")
+            self.stop_button = StopButton(self._context, "pairs", "tp-pairs-stop")
         status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
         found = gr.HTML(elem_id="tp-workshop-found")
         recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
@@ -76,6 +80,9 @@ class DataTab:
             (write_button, self._on_write, "Cleaning"),
         ):
             add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
+        inputs = {self._data, self._out}
+        add_handler(pairs_button.click, self._on_pairs, inputs, status, what="Writing pairs")
+        self.stop_button.connect(status)
         opened, context = [tab.select, page_load()], self._context
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
 
@@ -102,6 +109,15 @@ class DataTab:
         if not out:
             raise DataError("Enter a name under Cleaned copy.")
         yield from self._on_try(inputs, out)
+
+    async def _on_pairs(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        """Let the model write against the author of the text; each time the table grows."""
+        data, out = (str(inputs[box] or "").strip() for box in (self._data, self._out))
+        if not data or not out:
+            raise DataError("Choose a text under Dataset, and enter a name under Cleaned copy.")
+        work = partial(self._context.engine.write_pairs, data, out, PAIR_TOKENS, self._context.host)
+        async for status, _ in self._context.follow_job("pairs", f"Writing pairs from {data}", work):
+            yield status
 
     def _read(self, inputs: Mapping[Any, Any]) -> tuple[workshop.Dataset, workshop.Recipe, tuple[str, ...]]:
         """The dataset, the recipe and the refusals that the tab asks for."""

@@ -122,7 +122,8 @@ def read_figures(
     if not recalls:
         return loss, None, None
     first, last = recalls[0].general_loss, recalls[-1].general_loss
-    return loss, recalls[-1].learned.recall, None if first is None or last is None else last - first
+    recall = recalls[-1].learned.recall if recalls[-1].learned.passages else None
+    return loss, recall, None if first is None or last is None else last - first
 
 
 def list_html(

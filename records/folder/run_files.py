@@ -27,9 +27,10 @@ REPORT = "report.html"
 NOTES = "notes.txt"
 RECALL = "recall.json"
 EVIDENCE = "evidence.json"
+PAIRS = "pairs.json"
 EVENTS = event_file.EVENTS
 # Written anew when a run is resumed; the graph is continued instead.
-RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE, EVENTS)
+RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE, PAIRS, EVENTS)
 # Nothing else in a run folder is ever thinned or removed, except for checkpoints and backups.
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)
 # Its presence marks a checkpoint as ours and complete.

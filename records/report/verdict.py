@@ -93,10 +93,11 @@ def judge_run(
     missing = "There was no validation split"
     if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
         return _judge_training_losses(steps, missing, f"{steps[-1].step} of {format_count(planned, 'step')}")
+    known = [event for event in recalls if event.learned.passages]  # none where preferences are learned
     if steps and len(evaluations) >= 2:
-        verdict = _judge_validation(steps, evaluations, checkpoints, kept, recalls)
-    elif len(steps) >= MIN_STEPS and len(recalls) >= 2:
-        verdict = _judge_recall(recalls)
+        verdict = _judge_validation(steps, evaluations, checkpoints, kept, known)
+    elif len(steps) >= MIN_STEPS and len(known) >= 2:
+        verdict = _judge_recall(known)
     else:
         if evaluations:
             missing = "The validation split was evaluated only once"

@@ -12,6 +12,7 @@ from training_pro.core.engine import PreviewQuery
 from training_pro.core.errors import DataError
 from training_pro.data.examples import Example
 from training_pro.data.report import preview_examples
+from training_pro.data.rows import preferences
 from training_pro.engine.compute import collate
 from training_pro.tests.rowing import family, learned_text, prepare_rows
 
@@ -182,6 +183,37 @@ def test_stored_pairs_are_those_that_were_read(tmp_path):
     again = prepared(tmp_path, *rows, **values)
     assert first.examples.digest() == again.examples.digest() != first.validation.digest()
     assert (len(again.examples), len(again.validation)) == (2, 2)
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto"])
+def test_decisions_are_kept_by_content_and_can_be_taken_back(tmp_path, objective):
+    rows = [{**PAIRS["question"], "question": f"q{n}"} for n in range(3)]
+    file = tmp_path / "user" / "training" / "pairs.json"
+
+    def read(*first):
+        for folder in ("examples", "user/training/datasets"):  # that the read before has made
+            shutil.rmtree(tmp_path / folder, ignore_errors=True)
+        data = prepared(tmp_path, *first, *rows, objective=objective)
+        shown = preview_examples(data.examples, PreviewQuery(9), CHATML.decode, CHATML.stops)
+        replies = [each.desirable if objective == "kto" else sides(each)[0] for each in data.examples]
+        numbers = [text_of(each).partition("q")[2][:1] for each in data.examples]
+        return data, [each.pair for each in shown], list(zip(numbers, replies, strict=True))
+
+    good, bad = (True, False) if objective == "kto" else (f"good{END}", f"bad{END}")
+    _, names, before = read()
+    preferences.decide(file, names[0], "switch")
+    preferences.decide(file, names[1], "drop")
+    new = {**PAIRS["question"], "question": "q9"}
+    data, _, after = read(new)
+    expected = [("9", good), ("0", bad), ("2", good)]
+    assert after == expected + [("9", bad), ("0", good), ("2", bad)] * (objective == "kto")
+    assert data.decisions == {names[0]: "switch", names[1]: "drop"}
+    assert "You switched 1 and dropped 1 of the preferences." in data.report.sources[0].notes
+    of_pairs = [note for note in data.report.sources[0].notes if note.startswith("3 pairs. Median tokens")]
+    assert len(of_pairs) == (objective == "dpo")
+    for name, decision in zip(names, ("switch", "drop"), strict=False):
+        preferences.decide(file, name, decision)
+    assert read()[2] == before and "good" not in file.read_text()
 
 
 def test_an_example_is_shown_with_both_replies(tmp_path):

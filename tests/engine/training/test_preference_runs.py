@@ -13,6 +13,7 @@ from training_pro.core.jobs import EvaluationDone, Job, Step, event_text
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.plan import StepLog
 from training_pro.hosts.standalone import standalone_folders
+from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.interface.run import RunView
 from training_pro.tests.engine.watching import events_of, read, stopping_at, texts
 from training_pro.tests.tiny import Workspace
@@ -44,7 +45,7 @@ def graph_of(place, name):
 @pytest.mark.parametrize("objective", ["dpo", "ipo", "kto", "orpo", "simpo"])
 def test_a_run_learns_what_is_preferred(shared, objective, empty_pictures):
     job = Job("training", "a test")
-    ended = shared.run(objective, job, objective=objective, eval_share=0.25, seed=7)
+    ended = shared.run(objective, job, objective=objective, eval_share=0.25, seed=7, recall_passages=8)
     steps, evaluations = events_of(job, Step), events_of(job, EvaluationDone)
     figures = [step.preferences for step in steps]
     names = {"margin", "preferred", "chosen", "rejected"} | ({"distance"} if objective in "dpo ipo kto" else set())
@@ -62,9 +63,11 @@ def test_a_run_learns_what_is_preferred(shared, objective, empty_pictures):
     assert [e["preferences"] for e in entries if "loss" in e] == figures
     assert [e["eval_pairs"] for e in entries if "eval_loss" in e] == [pairs] * len(evaluations)
     log = read(shared.lora(objective) / "training_log.json")
-    assert log["objective"] == objective and "recall" not in log
+    assert log["objective"] == objective and all(recall["general_loss"] > 0 for recall in log["recall"])
+    assert "The loss on general text, which has nothing to do with your data, went from" in ended.text
+    assert read(shared.lora(objective) / "pairs.json") == {"decisions": {}}
     report = (shared.lora(objective) / "report.html").read_text(encoding="utf-8")
-    assert "preferences followed" in report and "nan" not in report
+    assert "preferences followed" in report and "Loss on general text" in report and "nan" not in report
     view = RunView(job)
     view.catch_up()
     charts = view.extra_charts()
@@ -112,6 +115,26 @@ def fail_with_more_than(texts_at_once, module, args, options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
+def test_the_author_of_a_text_is_preferred_to_what_the_model_writes(shared):
+    shared.write("story.txt", TRAINING_TEXT)
+    table = shared.folders.datasets / "story.pairs.jsonl"
+
+    def write(tokens):
+        job = Job("pairs", "a test")
+        ended = PeftEngine().write_pairs("story.txt", "story", tokens, shared.host(), job)
+        rows = list(map(json.loads, table.read_text(encoding="utf-8").splitlines()))
+        assert ended.outcome == "finished" and f"story.pairs.jsonl has {len(rows)} pair" in ended.text
+        return rows
+
+    first, more = write(1), write(10_000)
+    assert len(first) == 1 and more[0] == first[0] and len(more) > 1 and write(10_000) == more
+    for row in more:
+        assert row["prompt"] + row["chosen"] in TRAINING_TEXT and row["chosen"] != row["rejected"]
+    settings = shared.settings(**{**RUN, "data": [table.name], "objective": "dpo"})
+    check = PeftEngine().check_start(settings, shared.host())
+    assert check.problems == () and check.examples == len(more)
+
+
 def test_full_fine_tuning_has_no_reference_and_orpo_needs_none(shared, empty_pictures):
     with pytest.raises(SettingsError, match="Objective DPO: it compares the model with itself without the LoRA"):
         shared.run("full-dpo", objective="dpo", method="full")
@@ -129,7 +152,7 @@ def test_check_says_what_an_objective_needs(shared):
     assert any("Learning Rate 0.001 is high for DPO" in text and "2e-05" in text for text in report.advice)
     unused = " ".join(note for note in report.notes if "no effect" in note)
     labels = ("Train on", "NEFTune noise", "Label smoothing")
-    assert all(label in unused for label in labels) and "Recall is" not in " ".join(report.notes)
+    assert all(label in unused for label in labels) and "Recall" not in " ".join(report.notes)
     plain = PeftEngine().check_start(shared.settings(**RUN), shared.host())
     assert report.memory.activations > 1.9 * plain.memory.activations
     assert report.tokens > 1.9 * plain.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from dataclasses import replace
@@ -149,6 +150,23 @@ def browse(page, direction, number, holding="", **values):
     page.fill(leafing_number=number, leafing_holding=holding, **values)
     shown = page.press(f"leafing-{direction}")
     return shown["leafing-number"], " ".join(re.sub("<[^>]*>", " ", shown["leafing-said"]).split())
+
+
+def test_a_pair_is_switched_and_dropped_and_both_are_taken_back(page, context):
+    pairs = [{"prompt": f"Q{n}:", "chosen": f" yes {n}", "rejected": f" no {n}"} for n in range(2)]
+    (context.host.folders.datasets / "p.jsonl").write_text("\n".join(map(json.dumps, pairs)), encoding="utf-8")
+    values = {"data": ["p.jsonl"], "objective": "dpo"}
+    browse(page, "next", 1, **values)
+    for button, decided, first in (
+        ("switch", "Example 2 of 2, switched by you", "no 1"),
+        ("switch", "Example 2 of 2", "yes 1"),
+        ("drop", "Example 2 of 2, dropped by you", "yes 1"),
+        ("drop", "Example 2 of 2", "yes 1"),
+    ):
+        html = browse(page, button, 2, **values)[1]
+        assert decided in html and ("by you" in html) == ("by you" in decided)
+        assert html.index(first) < html.index("With the rejected reply:")
+    page.fill(objective="next_token")
 
 
 def test_examples_are_browsed_in_both_directions_and_found_by_a_text(page):
