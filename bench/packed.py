@@ -1,6 +1,6 @@
-"""Time and memory of a step on a packed GGUF, on bfloat16 weights and on NF4, with a random model of 1.7B shape.
+"""Time and memory of a step on a packed GGUF, in float32, in bfloat16 and on NF4, with a random model of 1.7B shape.
 
-    python3 bench/packed.py FOLDER [--tokens 128] [--rounds 3] [--ways packed bfloat16 nf4]
+    python3 bench/packed.py FOLDER [--tokens 128] [--rounds 3] [--ways packed float32 bfloat16 nf4]
 
 FOLDER gets the two models (4.4 GB) and keeps them for the next call. Every run has a process of its own, with one
 example of so many tokens a step; memory is counted above the imports. The ways take turns.
@@ -18,7 +18,12 @@ import bench_utils
 
 HIDDEN, FEED, LAYERS, VOCABULARY = 2048, 8192, 24, 49152
 STEPS = 4  # the first one is slower, and does not count
-WAYS = {"packed": ("big.gguf", "auto"), "bfloat16": ("big", "auto"), "nf4": ("big", "4bit")}
+WAYS = {
+    "packed": ("big.gguf", "auto"),
+    "float32": ("big", "float32"),
+    "bfloat16": ("big", "bfloat16"),
+    "nf4": ("big", "4bit"),
+}
 
 
 def write_gguf(path: Path) -> None:
