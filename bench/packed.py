@@ -1,4 +1,4 @@
-"""Time and memory of a step on a packed GGUF, in float32, in bfloat16 and on NF4, with a random model of 1.7B shape.
+"""Time and memory of a step on a packed GGUF, in float32, bfloat16 and NF4, with a random model of 1.7B shape.
 
     python3 bench/packed.py FOLDER [--tokens 128] [--rounds 3] [--ways packed float32 bfloat16 nf4]
 
