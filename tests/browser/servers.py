@@ -63,10 +63,10 @@ class Server:
         return self.user_data / "loras"
 
     def leave_form(self) -> None:
-        """Save a form with a name, so a test can see when a page has restored its form."""
+        """Save a form with a name, by which a test sees that a page has restored it, and with few samples."""
         form = self.user_data / "training" / "form.json"
         form.parent.mkdir(parents=True, exist_ok=True)
-        form.write_text(json.dumps({"name": LEFT}), encoding="utf-8")
+        form.write_text(json.dumps({"name": LEFT, "sample_every": "500"}), encoding="utf-8")
 
     def words(self) -> str:
         """The console output, and the exit code of an ended process."""

@@ -20,7 +20,10 @@ from training_pro.records.folder import LoraEntry
 from training_pro.records.report import ReportData, graph_entry, render_report
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, event_types, instances_of
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SLOW = settings(
+    max_examples=min(100, settings().max_examples),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 EVENTS = sorted(set(event_types()), key=lambda kind: kind.__name__)
 
 
