@@ -20,7 +20,7 @@ DAMAGED = "its header is damaged or incomplete"
 NUMBER_FORMATS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
-STRING, ARRAY = 8, 9
+STRING, ARRAY, FLOAT = 8, 9, NUMBER_FORMATS[6]
 # The types of tensors whose blocks transformers unpacks with torch (`transformers.integrations.gguf.dequant`):
 # Q4_0, Q4_1, Q8_0, Q2_K to Q6_K, and IQ1 to IQ4.
 PACKED_TYPES = frozenset({2, 3, 8, *range(10, 15), *range(16, 24), 29})
@@ -72,7 +72,7 @@ def read_floats(path: Path, name: str) -> list[float]:
                 if info.type or count > MAX_SMALL:
                     raise ValueError(DAMAGED)
                 file.seek(-file.tell() % alignment + place, 1)
-                return list(struct.unpack(f"<{count}f", header.take(4 * count)))
+                return [value for (value,) in struct.iter_unpack(FLOAT, header.take(4 * count))]
     raise ValueError(DAMAGED)
 
 

@@ -19,6 +19,8 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 from torch.autograd.function import once_differentiable
 
+from .packed_gguf import PackedLinear
+
 # PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more.
 LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
 SAME_ROWS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -96,21 +98,30 @@ class LayerGroup:
         scales = [layer.scaling[self.adapter] for layer in self.layers]
         dropout, bases = _dropout(self.layers[0]), [layer.base_layer for layer in self.layers]
         if dropout is None and all(_is_frozen_linear(base, down.dtype) for base in bases):
-            products, weights, biases = [None] * len(bases), [b.weight for b in bases], [b.bias for b in bases]
+            products, own = [None] * len(bases), bases
         else:
-            products = [base(rows) for base in bases]
-            weights = biases = [None] * len(bases)
+            products, own = [base(rows) for base in bases], [None] * len(bases)
         rows = rows if dropout is None else dropout(rows)
         flat = [None if product is None else product.flatten(0, -2) for product in products]
-        outputs = LoraProducts.apply(rows.flatten(0, -2), down, scales, weights, biases, *flat, *ups)
+        outputs = LoraProducts.apply(rows.flatten(0, -2), down, scales, own, *flat, *ups)
         # Views made outside of the function: some models change a layer's output in place.
         yield from (output.unflatten(0, rows.shape[:-1]) for output in outputs)
 
 
 def _is_frozen_linear(layer: Any, dtype: torch.dtype) -> bool:
-    """Whether a layer is a plain matrix product, which accelerate has not replaced."""
-    is_plain = type(layer) is torch.nn.Linear and "forward" not in vars(layer)
-    return is_plain and layer.weight.dtype == dtype and not any(p.requires_grad for p in layer.parameters())
+    """Whether a layer is a plain matrix product, packed or not, which accelerate has not replaced."""
+    if type(layer) not in (torch.nn.Linear, PackedLinear) or "forward" in vars(layer):
+        return False
+    own = layer.compute_dtype if isinstance(layer, PackedLinear) else layer.weight.dtype
+    return own == dtype and not any(p.requires_grad for p in layer.parameters())
+
+
+def _weight(layer: Any) -> torch.Tensor:
+    """Return the weight of such a layer; that of a packed one is unpacked anew, forward and backward."""
+    if not isinstance(layer, PackedLinear):
+        plain: torch.Tensor = layer.weight
+        return plain
+    return layer.dequantize() if layer.unpacked is None else layer.unpacked
 
 
 def _lora_forward(
@@ -175,7 +186,7 @@ class CastWeights:
 class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
     """rows @ weight.T + bias + scale * rows @ down.T @ up.T, for several layers that read the same rows.
 
-    A layer whose own product can't be computed here, as a quantized one, gives it instead of its weight.
+    A layer whose own product can't be computed here, such as one of bitsandbytes, gives the product.
     """
 
     @staticmethod
@@ -184,25 +195,22 @@ class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
         rows: torch.Tensor,
         down: torch.Tensor,
         scales: Sequence[float],
-        weights: Sequence[torch.Tensor | None],
-        biases: Sequence[torch.Tensor | None],
+        layers: Sequence[Any],
         *products_and_ups: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         count, dtype = len(scales), down.dtype
         ups: Any = products_and_ups[count:]
         ctx.set_materialize_grads(False)
-        ctx.scales, ctx.weights, ctx.rows_dtype = scales, weights, rows.dtype
+        ctx.scales, ctx.layers, ctx.rows_dtype = scales, layers, rows.dtype
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(dtype)
             hidden = rows @ down.t()
             ctx.save_for_backward(rows, hidden, down, *ups)
             outputs = []
             parts = hidden.split([up.shape[1] for up in ups], dim=1)
-            for part, up, scale, product, weight, bias in zip(
-                parts, ups, scales, products_and_ups, weights, biases, strict=False
-            ):
-                if weight is not None:
-                    outputs.append(F.linear(rows, weight, bias).addmm_(part, up.t(), alpha=scale))
+            for part, up, scale, product, layer in zip(parts, ups, scales, products_and_ups, layers, strict=False):
+                if layer is not None:
+                    outputs.append(F.linear(rows, _weight(layer), layer.bias).addmm_(part, up.t(), alpha=scale))
                 else:
                     assert product is not None
                     added = torch.addmm(product.to(dtype), part, up.t(), alpha=scale)
@@ -231,9 +239,9 @@ class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
         d_rows = None
         if ctx.needs_input_grad[0]:
             d_rows = d_hidden @ down
-            for grad, weight in zip(cast, ctx.weights, strict=True):
-                if grad is not None and weight is not None:
-                    d_rows.addmm_(grad, weight)
+            for grad, layer in zip(cast, ctx.layers, strict=True):
+                if grad is not None and layer is not None:
+                    d_rows.addmm_(grad, _weight(layer))
             d_rows = d_rows.to(ctx.rows_dtype)
-        d_products = [grad if weight is None else None for grad, weight in zip(grads, ctx.weights, strict=True)]
-        return d_rows, d_hidden.t() @ rows, None, None, None, *d_products, *d_ups
+        d_products = [grad if layer is None else None for grad, layer in zip(grads, ctx.layers, strict=True)]
+        return d_rows, d_hidden.t() @ rows, None, None, *d_products, *d_ups
