@@ -1,16 +1,19 @@
-"""`script.py data look`, `clean`, `split` and `convert`: the data workshop; no file is ever overwritten."""
+"""`script.py data`: look at a dataset, clean, split, convert and study it; no file is ever overwritten."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.engine import StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Folders
+from ..core.jobs import NotesTaken
 from ..data import dataset_index
 from ..settings import flags
 from ..settings.columns import parse_columns
@@ -23,6 +26,7 @@ ACTIONS: Mapping[str, str] = {
     "clean": "drop duplicates, refusals and more; without --out, only show what would be dropped",
     "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
     "convert": "write it as rows of JSON, in one of the common forms",
+    "study": "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others",
 }
 
 
@@ -45,11 +49,21 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=42, help="another seed splits otherwise (default: 42)")
     form_help = "the form of the rows (default: messages for chats and pairs, otherwise text)"
     parser.add_argument("--form", choices=("messages", "instruction", "text"), help=form_help)
+    study = parser.add_argument_group("How long to study, and what to write")
+    study.add_argument("--minutes", type=float, default=0, metavar="N", help="stop after so many minutes")
+    study.add_argument("--tokens", type=int, default=0, metavar="N", help="stop after so many written tokens")
+    rounds_help = "pass over the dataset so often, each time for other notes (default: 1 without another limit)"
+    study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
+    kinds = ("questions", "rewordings", "summaries", "links", "briefs")
+    kinds_help = f"the kinds of notes: {', '.join(kinds)} (default: all but briefs)"
+    study.add_argument("--notes", nargs="+", choices=kinds, default=kinds[:-1], metavar="KIND", help=kinds_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
     args = parser.parse_args(arguments)
-    if args.action in ("split", "convert") and not args.out:
+    if args.action in ("split", "convert", "study") and not args.out:
         parser.error(f"{args.action} needs --out.")
+    if args.action == "study" and not args.model:
+        parser.error("study needs --model.")
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
     from ..data import workshop
@@ -74,7 +88,18 @@ def run(arguments: Sequence[str]) -> int:
         result, lines = overview.found, list(overview.lines())
         content = {**vars(overview), **vars(result), "found": {}}
     else:
-        if args.action == "clean":
+        if args.action == "study":
+            assert out
+            limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
+            request = StudyRequest(str(dataset.path), out, tuple(args.notes), *limits, args.seed)
+            work = partial(options.make_engine(args).study, request, host)
+            job = options.run_job("study", f"Notes on {args.data}", host, work)
+            taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
+            if not taken:
+                return options.exit_code(job)
+            figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
+            result = workshop.Cleaned(**figures)
+        elif args.action == "clean":
             result = workshop.clean_dataset(dataset, recipe, refusals, out)
         elif args.action == "split":
             assert out
@@ -84,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
             result = workshop.convert_dataset(dataset, args.form, out)
         lines, content = list(result.lines()), vars(result)
     print(dump_json(content) if args.json else "\n".join(lines))
-    if out:
+    if out and out.exists():
         options.say(f"Written: {out}")
     return 0
 

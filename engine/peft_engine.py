@@ -19,6 +19,7 @@ from ..core.engine import (
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
+    StudyRequest,
 )
 from ..core.errors import ModelError, SavingError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
@@ -149,6 +150,12 @@ class PeftEngine:
             from .inference import evidence
 
             return evidence.measure_evidence(lora, host, job)
+
+    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import study
+
+            return study.study(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

@@ -31,6 +31,7 @@ from ..core.engine import (
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
+    StudyRequest,
 )
 from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
@@ -131,6 +132,9 @@ class ProcessEngine(PeftEngine):
 
     def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
         return self._call(super().evidence, lora, host=host, job=job)
+
+    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
+        return self._call(super().study, asked, host=host, job=job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().merge, asked, host=host, job=job)

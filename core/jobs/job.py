@@ -15,8 +15,9 @@ from .event_file import EventFile
 from .events import Event, JobEnded
 
 JobKind = Literal[
-    "training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download", "environment"
-]
+    "training", "probe", "answer", "perplexity", "recall", "evidence", "merge", "model", "download", "environment",
+    "study",
+]  # fmt: skip
 JobFn = Callable[["Job"], JobEnded]
 # Windows handles Ctrl+C only between two waits, so no wait is longer.
 POLL_SECONDS = 1.0

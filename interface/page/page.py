@@ -67,13 +67,14 @@ def draw_tab(context: PageContext) -> None:
         with gr.Tab("Train", id="train") as tab:
             train_tab = TrainTab(context, tab)
         with gr.Tab("Data", id="data") as tab:
-            DataTab(context, tab)
+            data_tab = DataTab(context, tab)
         with gr.Tab("Try it", id="try") as tab:
             try_tab = TryTab(context, tab)
         with gr.Tab("Perplexity", id="perplexity") as tab:
             perplexity_tab = PerplexityTab(context, tab, train_tab.form)
         with gr.Tab("Runs", id="runs") as tab:
             runs_tab = RunsTab(context, tab, train_tab.form)
+        data_tab.stop_button.follow(train_tab.working)
         try_tab.stop_button.follow(train_tab.working)
         perplexity_tab.stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)
