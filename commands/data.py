@@ -1,4 +1,4 @@
-"""`script.py data look`, `clean`, `split` and `convert`: the data workshop; no file is ever overwritten."""
+"""`script.py data`: look at a dataset, clean, split, convert and study it; no file is ever overwritten."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.engine import PAIR_TOKENS
+from ..core.engine import PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Folders
+from ..core.jobs import NotesTaken
 from ..data import dataset_index
 from ..settings import flags
 from ..settings.columns import parse_columns
@@ -26,6 +27,7 @@ ACTIONS: Mapping[str, str] = {
     "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
     "convert": "write it as rows of JSON, in one of the common forms",
     "pairs": "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes",
+    "study": "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others",
 }
 
 
@@ -48,13 +50,22 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=42, help="another seed splits otherwise (default: 42)")
     form_help = "the form of the rows (default: messages for chats and pairs, otherwise text)"
     parser.add_argument("--form", choices=("messages", "instruction", "text"), help=form_help)
-    tokens_help = f"how many tokens the model writes for pairs (default: {PAIR_TOKENS})"
-    parser.add_argument("--tokens", type=int, default=PAIR_TOKENS, metavar="N", help=tokens_help)
+    study = parser.add_argument_group("How long to study, and what to write")
+    study.add_argument("--minutes", type=float, default=0, metavar="N", help="stop after so many minutes")
+    tokens_help = f"stop after so many written tokens (for pairs: {PAIR_TOKENS:,} if not given)"
+    study.add_argument("--tokens", type=int, default=0, metavar="N", help=tokens_help)
+    rounds_help = "pass over the dataset so often, each time for other notes (default: 1 without another limit)"
+    study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
+    kinds = ("questions", "rewordings", "summaries", "links", "briefs")
+    kinds_help = f"the kinds of notes: {', '.join(kinds)} (default: all but briefs)"
+    study.add_argument("--notes", nargs="+", choices=kinds, default=kinds[:-1], metavar="KIND", help=kinds_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
     args = parser.parse_args(arguments)
-    if args.action in ("split", "convert", "pairs") and not args.out:
+    if args.action in ("split", "convert", "pairs", "study") and not args.out:
         parser.error(f"{args.action} needs --out.")
+    if args.action == "study" and not args.model:
+        parser.error("study needs --model.")
     interpreter.ensure_environment("train", torch_spec=args.torch)
     # These import numpy, which a bare Python does not have.
     from ..data import workshop
@@ -62,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
 
     host = options.make_host(args)
     if args.action == "pairs":
-        work = partial(options.make_engine(args).write_pairs, args.data, args.out, args.tokens, host)
+        work = partial(options.make_engine(args).write_pairs, args.data, args.out, args.tokens or PAIR_TOKENS, host)
         return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", host, work))
     columns = row_settings(flags.given_settings(args)).rows.columns
     dataset = workshop.Dataset(options.find_dataset(args.data, host.folders), parse_columns(columns))
@@ -82,7 +93,18 @@ def run(arguments: Sequence[str]) -> int:
         result, lines = overview.found, list(overview.lines())
         content = {**vars(overview), **vars(result), "found": {}}
     else:
-        if args.action == "clean":
+        if args.action == "study":
+            assert out
+            limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
+            request = StudyRequest(str(dataset.path), out, tuple(args.notes), *limits, args.seed)
+            work = partial(options.make_engine(args).study, request, host)
+            job = options.run_job("study", f"Notes on {args.data}", host, work)
+            taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
+            if not taken:
+                return options.exit_code(job)
+            figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
+            result = workshop.Cleaned(**figures)
+        elif args.action == "clean":
             result = workshop.clean_dataset(dataset, recipe, refusals, out)
         elif args.action == "split":
             assert out
@@ -92,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
             result = workshop.convert_dataset(dataset, args.form, out)
         lines, content = list(result.lines()), vars(result)
     print(dump_json(content) if args.json else "\n".join(lines))
-    if out:
+    if out and out.exists():
         options.say(f"Written: {out}")
     return 0
 

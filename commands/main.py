@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train without the page: one run, or one run per settings file",
     "check": "check a dataset and settings, with the same report as the Check button",
     "slice": "show how a text is sliced into blocks",
-    "data": "look at a dataset, clean it, split it into training and validation files, or convert it",
+    "data": "look at a dataset, clean it, split it into two files, convert it, or let a model take notes on it",
     "status": "show the progress of current runs",
     "export": "create a folder with everything that another machine needs to do a run",
     "tell": "control a run that was started in another window: stop, pause, save and more",

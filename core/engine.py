@@ -76,6 +76,19 @@ class GgufRequest:
     model: str = ""  # the base model, or the GGUF file that the LoRA is for; empty: the one that the LoRA names
 
 
+@dataclass(frozen=True)
+class StudyRequest:
+    """Request to take notes on a dataset, or to resume that; 0 sets no limit."""
+
+    data: str  # a path
+    out: Path
+    kinds: tuple[str, ...]
+    rounds: int = 0
+    minutes: float = 0.0
+    tokens: int = 0
+    seed: int = 42
+
+
 class Engine(Protocol[Settings, Report]):
     """Trains and runs the model that a host lends, and leaves it as it was."""
 
@@ -116,6 +129,9 @@ class Engine(Protocol[Settings, Report]):
 
     def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
         """Write a table of preferences for a text's author against what the model writes in its place."""
+
+    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
+        """Take notes on a dataset without a LoRA, into a file, and report them as a NotesTaken event."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""

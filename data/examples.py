@@ -521,8 +521,12 @@ def pick_passages(examples: Examples, count: int, bos: int | None) -> list[Passa
         part, source = example.source.name, example.source
         if isinstance(source, TextSource):
             begin = int(source.sliced.sections.start[source.sliced[example.number].section])
-            part = " ".join(source.sliced.text[begin : begin + 3 * HEADING_CHARS].split())
-            if len(part) > HEADING_CHARS:
-                part = f"{part[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."
+            part = section_title(source.sliced.text, begin)
         passages.append(Passage(Example(ids, labelled, source, example.number), prompt_tokens, part))
     return passages
+
+
+def section_title(text: Text, start: int) -> str:
+    """The first words of the section that begins here: a heading, where it has one."""
+    title = " ".join(text[start : start + 3 * HEADING_CHARS].split())
+    return title if len(title) <= HEADING_CHARS else f"{title[:HEADING_CHARS].rsplit(' ', 1)[0]} ..."

@@ -19,6 +19,7 @@ from ..core.engine import (
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
+    StudyRequest,
 )
 from ..core.errors import ModelError, SavingError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
@@ -155,6 +156,12 @@ class PeftEngine:
             from .inference import author_pairs
 
             return author_pairs.write_pairs(data, out, tokens, host, job)
+
+    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import study
+
+            return study.study(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

@@ -31,6 +31,7 @@ from ..core.engine import (
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
+    StudyRequest,
 )
 from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
@@ -145,6 +146,9 @@ class ProcessEngine(PeftEngine):
 
     def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
         return self._call(super().write_pairs, data, out, tokens, host=host, job=job)
+
+    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
+        return self._call(super().study, asked, host=host, job=job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().merge, asked, host=host, job=job)

@@ -19,6 +19,7 @@ from .events import LibraryMessage as LibraryMessage
 from .events import LiveSettingsChanged as LiveSettingsChanged
 from .events import MachineUse as MachineUse
 from .events import Note as Note
+from .events import NotesTaken as NotesTaken
 from .events import PerplexityMeasured as PerplexityMeasured
 from .events import PhasesMeasured as PhasesMeasured
 from .events import PlanChanged as PlanChanged

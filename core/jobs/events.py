@@ -411,6 +411,17 @@ class EvidenceMeasured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotesTaken(Event):
+    """How many notes were written, and how many of them were dropped for which reason, with examples."""
+
+    rows: int
+    kept: int
+    dropped: Mapping[str, int]
+    examples: Mapping[str, Sequence[str]]
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenScores:
     """Score of some tokens: their mean loss and the share that the model predicts right."""
 

@@ -1,7 +1,9 @@
 """The data workshop: look at a dataset, clean it, split it and convert it; what is there is never changed."""
 
+from . import study as study
 from .cleaning import DEFAULT as DEFAULT
 from .cleaning import EVERYTHING as EVERYTHING
+from .cleaning import Cleaned as Cleaned
 from .cleaning import Recipe as Recipe
 from .cleaning import check_recipe as check_recipe
 from .cleaning import clean_dataset as clean_dataset

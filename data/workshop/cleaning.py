@@ -72,6 +72,13 @@ class Cleaned:
     written: dict[str, int] = field(default_factory=dict)  # records in each file, where there are several
     examples: dict[str, list[str]] = field(default_factory=dict)
 
+    def show(self, step: str, place: str, words: str) -> None:
+        """Keep an example of what a step finds, unless it has enough."""
+        examples = self.examples.setdefault(step, [])
+        if len(examples) < MAX_EXAMPLES:
+            words = shorten(words[: 10 * EXAMPLE_CHARS], EXAMPLE_CHARS, placeholder=" ...")
+            examples.append(": ".join(filter(None, [place, words])))
+
     def lines(self) -> Iterator[str]:
         for step in dict.fromkeys([*REASONS, *self.dropped, *self.changed]):
             counts = ((self.dropped[step], "dropped"), (self.changed[step], "shortened"))
@@ -191,10 +198,7 @@ class Cleaner:
         return "", "", record
 
     def _show(self, step: str, record: Record, detail: str) -> None:
-        examples = self.result.examples.setdefault(step, [])
-        if len(examples) < MAX_EXAMPLES:
-            words = shorten(record.words[: 10 * EXAMPLE_CHARS], EXAMPLE_CHARS, placeholder=" ...")
-            examples.append(": ".join(filter(None, [f"{record.place}{f' ({detail})' if detail else ''}", words])))
+        self.result.show(step, f"{record.place}{f' ({detail})' if detail else ''}", record.words)
 
 
 def drop_sentences(text: str, phrases: Sequence[str]) -> str:

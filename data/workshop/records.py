@@ -85,7 +85,7 @@ class Dataset:
         return [file for file in dataset_index.dataset_files(self.path) if row_files.is_row_file(file)]
 
     @cached_property
-    def _texts(self) -> list[LoadedText]:
+    def texts(self) -> list[LoadedText]:
         # A single file is what its reader says; of a folder, only the files of text are.
         files = dataset_index.dataset_files(self.path, dataset_index.TEXT_SUFFIXES)
         if files == self._row_files or not files:
@@ -119,7 +119,7 @@ class Dataset:
         for table, schema in self._tables:
             yield f"{table.name}: {schema.reason if schema else 'rows with unknown columns: all texts are read'}"
             yield from table.notes
-        for text in self._texts:
+        for text in self.texts:
             yield f"{text.name}: text, read by paragraphs"
             yield from text.notes
 
@@ -137,8 +137,8 @@ class Dataset:
                             columns = self._rename(row).columns
                             columns = {key: _listed(key, value) for key, value in columns.items()}
                             yield Record(place, columns, tuple(find_spots(columns, schema)))
-            for text in self._texts:
-                prefix = f"{text.name}, " if len(self._texts) > 1 else ""
+            for text in self.texts:
+                prefix = f"{text.name}, " if len(self.texts) > 1 else ""
                 # The lines of a text without blank lines, such as a log, stand for themselves.
                 content = str(text.text).strip("\n")
                 breaks = PARAGRAPH_GAP if PARAGRAPH_GAP.search(content) else re.compile("\n")

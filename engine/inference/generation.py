@@ -78,10 +78,16 @@ def generate_ids(
     job: Job,
     streamer: Any = None,
 ) -> list[list[int]]:
-    """Continue prompts of the same length with the question's seed; the replies are cut short if the job stops."""
+    """Continue prompts with the question's seed; the replies are cut short if the job stops."""
     # Of all libraries; whoever borrows the model restores their random states afterwards.
     set_seed(question.seed)
-    ids = torch.tensor(prompts, device=model.device)
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    longest = max(map(len, prompts))
+    missing = [longest - len(prompt) for prompt in prompts]
+    padded = [[padding] * gap + list(prompt) for gap, prompt in zip(missing, prompts, strict=True)]
+    ids = torch.tensor(padded, device=model.device)
+    # Without a mask, transformers would take a padding token inside a prompt for padding.
+    mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in missing], device=model.device)
     do_sample = question.temperature > 0
 
     def stops(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
@@ -90,12 +96,11 @@ def generate_ids(
     with torch.no_grad(), autocast_model(model), unpacked_to_generate(model):
         output: torch.Tensor = model.generate(
             input_ids=ids,
-            # There is no padding; left to itself, transformers takes a padding token in it for padding.
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
             max_new_tokens=question.max_tokens,
             do_sample=do_sample,
             use_cache=True,
-            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            pad_token_id=padding,
             streamer=streamer,
             stopping_criteria=StoppingCriteriaList([stops]),
             **({"temperature": question.temperature, "top_p": 0.9} if do_sample else {}),

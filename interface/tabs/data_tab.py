@@ -1,17 +1,18 @@
-"""The Data tab: what is in a dataset, what cleaning would drop from it, and a cleaned copy."""
+"""The Data tab: what is in a dataset, what cleaning would drop from it, a cleaned copy, and notes on it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import PAIR_TOKENS
+from ...core.engine import PAIR_TOKENS, StudyRequest
 from ...core.errors import DataError
 from ...core.files import safe_paths
+from ...core.jobs import NotesTaken
 from ...data import dataset_index, workshop
 from ...data.rows import load_refusal_phrases
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
@@ -69,7 +70,15 @@ class DataTab:
                 "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
             )
             pairs_button = gr.Button("Write pairs with the model", interactive=enabled, elem_id="tp-pairs")
-            self.stop_button = StopButton(self._context, "pairs", "tp-pairs-stop")
+            self.pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
+        with gr.Row():
+            help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
+            self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
+            self._kinds = gr.CheckboxGroup([*workshop.study.KINDS], value=["questions"], label="Kinds of notes")
+            self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
+        with gr.Row(elem_classes="tp-buttons"):
+            study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
+            self.stop_button = StopButton(context, "study", "tp-workshop-stop")
         status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
         found = gr.HTML(elem_id="tp-workshop-found")
         recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
@@ -82,7 +91,11 @@ class DataTab:
             add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
         inputs = {self._data, self._out}
         add_handler(pairs_button.click, self._on_pairs, inputs, status, what="Writing pairs")
-        self.stop_button.connect(status)
+        inputs = {self._data, self._notes, self._kinds, self._minutes}
+        options = {"what": "Taking notes", "clears": {found: ""}}
+        add_handler(study_button.click, self._on_study, inputs, outputs, **options)
+        for stop_button in (self.pairs_stop, self.stop_button):
+            stop_button.connect(status)
         opened, context = [tab.select, page_load()], self._context
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
 
@@ -119,6 +132,23 @@ class DataTab:
         async for status, _ in self._context.follow_job("pairs", f"Writing pairs from {data}", work):
             yield status
 
+    async def _on_study(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        host, name = self._context.host, str(inputs[self._data] or "").strip()
+        out = str(inputs[self._notes] or "").strip()
+        if not (name and out.endswith(".jsonl") and inputs[self._kinds]):
+            raise DataError("Choose a dataset and kinds of notes, and enter a name with .jsonl under Notes.")
+        (entry,) = dataset_index.find_datasets([name], host.folders)
+        path = safe_paths.descendant(host.folders.datasets, out, "Notes", refusal=DataError)
+        minutes = float(inputs[self._minutes] or 0)
+        request = StudyRequest(str(entry.path), path, tuple(inputs[self._kinds]), int(not minutes), minutes)
+        found, work = Markup(), partial(self._context.engine.study, request, host)
+        async for status, events in self._context.follow_job("study", f"Notes on {name}", work):
+            for event in events:
+                if isinstance(event, NotesTaken):
+                    lines = [f"{count:,} dropped: {reason}" for reason, count in event.dropped.items()]
+                    found = markup.bullets(lines) + examples_html(event.examples)
+            yield status, found
+
     def _read(self, inputs: Mapping[Any, Any]) -> tuple[workshop.Dataset, workshop.Recipe, tuple[str, ...]]:
         """The dataset, the recipe and the refusals that the tab asks for."""
         folders, name = self._context.host.folders, str(inputs[self._data] or "").strip()
@@ -137,7 +167,7 @@ class DataTab:
         return workshop.Dataset(entry.path), workshop.check_recipe(values, "Drop"), load_refusal_phrases(folders)
 
 
-def examples_html(examples: Mapping[str, list[str]]) -> Markup:
+def examples_html(examples: Mapping[str, Sequence[str]]) -> Markup:
     """The examples of each step, folded."""
     return markup.join(
         EXAMPLES.format(f"{step}: examples", markup.bullets(lines)) for step, lines in examples.items()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from training_pro.commands.main import main
+from training_pro.data.workshop import Dataset, study
 from training_pro.tests.coming_from import read_page
 from training_pro.tests.seeds.conftest import checked, write_rows
 
@@ -61,3 +62,11 @@ def test_texts_are_put_under_a_text_key_in_a_jsonl_file(place, data):
     place.write("book.txt", "One.\n\nTwo.\n\n\nThree.")
     data("convert", "book.txt", "--out", "book.jsonl")
     assert read(place, "book.jsonl") == [{"text": "One.\n\nTwo."}, {"text": "Three."}]
+
+
+def test_as_many_paraphrases_are_asked_for_as_there_are_rounds(place):
+    parts = study.read_parts(Dataset(place.folders.datasets / "story.txt"))
+    for rounds in (1, 3, 5):
+        asked = [study.message_of(task) for task in study.plan_tasks(parts, ["rewordings"], range(rounds))]
+        assert len(set(asked)) == rounds * len(parts), "each in another way"
+    assert "as many rounds as you ask for" in read_page("the number of paraphrases added")

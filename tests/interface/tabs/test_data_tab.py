@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_pro.core.jobs import Session
+from training_pro.core.jobs import JobEnded, NotesTaken, Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import DataTab
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -46,6 +46,23 @@ def test_a_copy_is_written_once_with_the_steps_of_the_tab(page, folders):
     replies = [json.loads(line)["response"] for line in (folders.datasets / "new.jsonl").read_text().splitlines()]
     assert replies == ["Ada.", "Ada."] and (folders.datasets / "new.jsonl.recipe.json").exists()
     assert "exists already" in page.press("workshop-write")["workshop-said"]
+
+
+class Student:
+    """Takes no notes, and says what it was asked for."""
+
+    def study(self, asked, host, job):
+        job.log.append(NotesTaken(rows=3, kept=1, dropped={"a copy": 2}, examples={"a copy": ["x <b>"]}, tokens=9))
+        return JobEnded(outcome="finished", text=f"{asked.kinds} {asked.minutes} {asked.out.name} {asked.rounds}")
+
+
+def test_notes_are_taken_with_what_is_typed_and_what_was_dropped_is_shown(folders):
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), Student(), Session()))
+    shown = page.press("workshop-study", workshop_name="rows.jsonl", workshop_notes="n.jsonl", workshop_minutes=2)
+    assert "questions" in shown["workshop-said"] and "2.0 n.jsonl 0" in shown["workshop-said"]
+    assert "2 dropped: a copy" in shown["workshop-found"] and "x &lt;b&gt;" in shown["workshop-found"]
+    assert "a name with .jsonl" in page.press("workshop-study", workshop_notes="n.txt")["workshop-said"]
+    assert "is a path" in page.press("workshop-study", workshop_notes="../n.jsonl")["workshop-said"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,305 @@
+"""Notes on a text: what a model is asked to write about each passage, and what of its replies may be learned.
+
+A model that only read a text recites it, and can't answer about it. Notes say the same in many other ways. Small
+models invent, copy and refuse, so each note is compared with its passage, and dropped where it does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from ...chunking import find_sections
+from ...core.errors import DataError
+from ..examples import section_title
+from ..text import find_stop_ends
+from .likeness import COMMON_WORDS, WORD, exact_key, find_language
+from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
+
+# Small models lose sight of long passages; shorter ones have too little to ask about.
+PART_CHARS, MIN_PART_CHARS = 1200, 80
+# A note with more than this share of its runs of four words in the passage is a copy; eight words are a quotation.
+RUN, COPIED_SHARE, QUOTED_WORDS = 4, 0.5, 8
+# 'one' is mostly no number
+NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=2)}
+OUTSIDE_VIEW = re.compile(
+    r"\b(?:this|the|above|given) (?:passage|text|excerpt|paragraph|author|narrator|story|article)s?\b"
+)
+SENTENCE_START = re.compile(r"(?:^|[.!?:;\n…])[\s\"'“”‘’(*_-]*$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A passage that notes are taken on, and where it is from."""
+
+    text: str
+    file: str
+    section: str  # its first words; of a row, its place
+    start: int  # characters of the file as it is read
+    end: int
+
+
+class Note(NamedTuple):
+    """A row to train on, and what of it a model has written."""
+
+    prompt: str
+    reply: str
+    written: str
+
+
+class Task(NamedTuple):
+    """What is asked about a passage; `about` is the name that two passages have in common, or a way to tell it."""
+
+    round: int
+    kind: str
+    number: int  # of the passage
+    parts: Sequence[Part]
+    about: str = ""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Tasks are done in this order, so a budget that ends early has treated all passages alike."""
+        return self.round, [*KINDS].index(self.kind), self.number
+
+
+class Kind(NamedTuple):
+    """What a model is asked, how its reply begins, which keeps a small model to the form, and the row's prompt."""
+
+    ask: str
+    begin: str = ""
+    prompt: str = ""
+    tokens: int = 160
+
+
+# No ask names the passage: a small model would ask about "the passage", which nobody sees later.
+KINDS = {
+    "questions": Kind(
+        "Ask three questions about these facts, and answer each in a few words. Name in each question whom or "
+        "what it is about. Write a line with Q: and a question, then a line with A: and its answer.",
+        begin="Q:",
+    ),
+    "rewordings": Kind(
+        "Tell all of this again {about}. Use other words and sentences, but keep every name and every number.",
+        prompt='Tell in other words the passage that begins with "{opening}".',
+        tokens=320,
+    ),
+    "summaries": Kind(
+        "Say what this tells in two sentences of your own. Keep the names.",
+        prompt='Summarize the passage that begins with "{opening}".',
+    ),
+    "links": Kind(
+        "Say in two sentences what all of this tells of {about}.",
+        begin="{about}",
+        prompt="What is told of {about}, here and elsewhere?",
+    ),
+    "briefs": Kind(
+        "Write a brief for another writer, without quoting this. A line with Who: names the people, a line with "
+        "Where: names the place, and a line with What happens: says in short what they do.",
+        begin="Who:",
+    ),
+}
+# One for each round, so that the rewordings of a passage differ.
+WAYS = (
+    *("in plain words", "as a letter to a friend", "as an entry of an encyclopedia", "for a child"),
+    *("as an eyewitness", "from its end to its beginning", "as a talk between two friends"),
+)
+
+
+def read_parts(dataset: Dataset) -> list[Part]:
+    """The passages of all texts, cut at paragraphs or sentences, and the rows of all tables."""
+    parts = list[Part]()
+    for text in dataset.texts:
+        content = str(text.text)
+        sections = find_sections(content, HARD_CUT)
+        for start, end in zip(sections.content_start.tolist(), sections.content_end.tolist(), strict=True):
+            title = section_title(content, start)
+            gaps = [gap.end() for gap in PARAGRAPH_GAP.finditer(content, start, end)]
+            stops = (find_stop_ends(content[start:end]) + start).tolist()
+            while start < end:
+                cut = end
+                if end - start > 1.25 * PART_CHARS:  # else the rest would be short
+                    furthest = start + PART_CHARS
+                    paragraphs = [at for at in gaps if start + PART_CHARS // 2 < at <= furthest]
+                    cut = max(paragraphs or [at for at in stops if start < at <= furthest] or [furthest])
+                passage = content[start:cut].strip()
+                if len(passage) >= MIN_PART_CHARS:
+                    begin = content.index(passage, start)
+                    parts.append(Part(passage, text.name, title, begin, begin + len(passage)))
+                start = cut
+    for record in () if dataset.is_text else dataset.records():
+        if record.gap is None and len(record.words) >= MIN_PART_CHARS:
+            words, name = record.words[: 2 * PART_CHARS], dataset.path.name
+            parts.append(Part(words, name, record.place, 0, len(words)))
+    if not parts:
+        raise DataError(f"{dataset.path.name} has no passage of {MIN_PART_CHARS} characters to take notes on.")
+    return parts
+
+
+def plan_tasks(parts: Sequence[Part], kinds: Collection[str], rounds: Iterable[int]) -> Iterator[Task]:
+    """All that is asked, in order. Links go from a passage to the next one with the same name."""
+    places, links = defaultdict[str, list[int]](list), defaultdict[int, list[tuple[str, int]]](list)
+    for number, part in enumerate(parts):
+        for name in sorted({*names_in(part.text)}):
+            places[name].append(number)
+    for name, found in places.items():
+        if 2 <= len(found) <= max(2, len(parts) // 4):  # a name of most passages links nothing
+            for number, other in pairwise([*found, found[0]]):
+                links[number].append((name, other))
+    ordered = [kind for kind in KINDS if kind in kinds]
+    for turn in rounds:
+        for kind in ordered:
+            for number, part in enumerate(parts):
+                if kind != "links":
+                    yield Task(turn, kind, number, [part], WAYS[turn % len(WAYS)])
+                elif turn < len(links[number]):
+                    name, other = links[number][turn]
+                    yield Task(turn, kind, number, [part, parts[other]], name)
+
+
+def message_of(task: Task) -> str:
+    """What a model is asked; the passage comes first, because a small model follows what it read last."""
+    ask = KINDS[task.kind].ask.format(about=task.about)
+    passages = [part.text for part in task.parts]
+    return "\n\n".join([*passages, f"{ask} Write in the language of the above, and nothing else."])
+
+
+def read_notes(task: Task, reply: str, *, ended: bool) -> list[Note]:
+    """The notes in a reply; what was cut off at its end is dropped."""
+    if not ended:
+        is_form = task.kind in ("questions", "briefs")  # of lines
+        ends = [at.end() for at in re.finditer("\n", reply)] if is_form else find_stop_ends(reply).tolist()
+        reply = reply[: max(ends, default=0)]
+    written, text = reply.strip(), task.parts[0].text
+    if task.kind == "questions":
+        return [Note(*pair, written="\n".join(pair)) for pair in read_questions(written)] or [
+            Note("", "", written)
+        ]
+    if task.kind == "briefs":
+        found = re.match(r"Who:.+\s+Where:.+\s+What happens:.+", written)
+        return [Note(found[0], text, found[0]) if found else Note("", "", written)]
+    prompt = KINDS[task.kind].prompt.format(about=task.about, opening=" ".join(text.split()[:8]))
+    return [Note(prompt, written, written)]
+
+
+def read_questions(reply: str) -> list[tuple[str, str]]:
+    """Questions with their answers; numbers, stars and other labels do not matter."""
+    found, question = list[tuple[str, str]](), ""
+    reply = re.sub(r"\s+(?=A(?:nswer)?\s*\d*:)", "\n", reply)  # both in one line
+    for line in filter(None, map(str.strip, reply.splitlines())):
+        label = re.match(r"[\W\d]*(?:(Q)(?:uestion)?|A(?:nswer)?)\s*\d*\s*[:.)]\W*", line, re.IGNORECASE)
+        text = re.sub(r"^[\W\d]+(?=\w)", "", line) if label is None else line[label.end() :].strip(" *_")
+        if label[1] if label else line.endswith("?"):
+            question = text
+        elif question:
+            found.append((question, text))
+            question = ""
+    return found
+
+
+def fault_of(task: Task, note: Note, refusals: Iterable[str]) -> str:
+    """Why a note must not be learned; empty if nothing speaks against it."""
+    source = "\n".join(part.text for part in task.parts)
+    words, source_words, lowered = _words(note.written), _words(source), note.written.lower()
+    known = {word.rstrip("s") for word in source_words}  # also as a plural, or without one
+    if not note.prompt.strip() or not _words(note.reply):
+        return "not in the form that was asked for"
+    if any(phrase in lowered and phrase not in source.lower() for phrase in refusals):
+        return "a refusal"
+    if (outside := OUTSIDE_VIEW.search(lowered)) and outside[0] not in source.lower():
+        return "speaks of the passage, which nobody sees later"
+    language, own = find_language(note.written), find_language(source)
+    if language and own and language != own:
+        return "in another language"
+    if len(words) > 5 * RUN and len({*pairwise(words)}) < len(words) / 2:
+        return "says the same again and again"
+    runs = _runs(words, RUN)
+    if runs & _runs(_words(KINDS[task.kind].ask), RUN):
+        return "repeats what was asked"
+    form = {"who", "where", "what"} if task.kind == "briefs" else set[str]()
+    # In German, every noun is written like a name.
+    names = {name.casefold() for name in names_in(note.written)} - form if own != "de" else set[str]()
+    if any(name.rstrip("s") not in known for name in names):
+        return "a name that is not in the passage"
+    if any(word.isdigit() and word not in source_words for word in words):
+        return "a number that is not in the passage"
+    if task.kind == "questions":
+        asked, answer = _words(note.prompt), _words(note.reply)
+        telling = {word.rstrip("s") for word in asked if len(word) > 3 and word not in COMMON_WORDS["en"].split()}
+        if len(telling & known) < 2:
+            return "a question about nothing in the passage"
+        if {*answer} <= {*asked}:
+            return "a question with its answer in it"
+        content = {word.rstrip("s") for word in answer if len(word) > 3}
+        is_in_other_order = content and content <= known and len(answer) <= QUOTED_WORDS
+        if f" {' '.join(answer)} " not in f" {' '.join(source_words)} " and not is_in_other_order:
+            return "an answer that is not in the passage"
+        return ""
+    if task.kind == "briefs" and _runs(words, QUOTED_WORDS) & _runs(source_words, QUOTED_WORDS):
+        return "quotes the passage"
+    if len(runs & _runs(source_words, RUN)) > COPIED_SHARE * len(runs):
+        return "copies the passage"
+    is_retold = task.kind == "rewordings"
+    least, most = (len(source_words) // 3, 2 * len(source_words)) if is_retold else (RUN, len(source_words))
+    return "" if least <= len(words) <= most else "too short or too long"
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Words with a capital letter inside a sentence; at its start, every word has one."""
+    for found in re.finditer(r"(?<![\w'’])[^\W\d_]{2,}", text):
+        if found[0][0].isupper() and not SENTENCE_START.search(text, max(0, found.start() - 8), found.start()):
+            yield found[0]
+
+
+def _words(text: str) -> list[str]:
+    return [NUMBERS.get(word, word) for word in WORD.findall(text.casefold())]
+
+
+def _runs(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
+    return {tuple(words[at : at + length]) for at in range(len(words) - length + 1)}
+
+
+class NoteBook:
+    """The file of notes, a row for each with its origin. Rows are only added, so they may be edited."""
+
+    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+        self.path, self.last = path, (-1, -1, -1)  # the place of the task that was done last
+        self._seen = set[int]()
+        written = path.read_bytes() if path.exists() else b""
+        whole = written[: written.rfind(b"\n") + 1]
+        try:
+            for row in map(json.loads, whole.splitlines()):
+                origin = row["origin"]
+                part = parts[origin["part"]]
+                if (part.file, part.start, part.end) != (origin["file"], origin["start"], origin["end"]):
+                    raise ValueError("it is on another text")
+                # Its user may have sorted the rows.
+                self.last = max(self.last, Task(origin["round"], row["note"], origin["part"], [part]).place)
+                self._seen.add(exact_key([row["instruction"], row["output"]]))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            reason = f"a line is no note on this dataset ({error})"
+            raise DataError(f"{path.name} can't be continued: {reason}. Choose another name.") from error
+        if len(whole) < len(written):  # a kill has torn the last line
+            with path.open("r+b") as file:
+                file.truncate(len(whole))
+
+    def is_new(self, note: Note) -> bool:
+        """Whether a note differs from all before it, which it is compared with from now on."""
+        before = len(self._seen)
+        self._seen.add(exact_key([note.prompt, note.reply]))
+        return len(self._seen) > before
+
+    def add(self, notes: Iterable[tuple[Task, Note]]) -> None:
+        """Append notes; once this returns, a kill takes none of them."""
+        with self.path.open("a", encoding="utf-8", errors="replace", newline="\n") as file:
+            for task, note in notes:
+                origin = asdict(task.parts[0]) | {"part": task.number, "round": task.round}
+                del origin["text"]
+                row = {"instruction": note.prompt, "output": note.reply, "note": task.kind, "origin": origin}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
