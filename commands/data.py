@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.engine import PAIR_TOKENS, StudyRequest
+from ..core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Folders
@@ -56,9 +56,8 @@ def run(arguments: Sequence[str]) -> int:
     study.add_argument("--tokens", type=int, default=0, metavar="N", help=tokens_help)
     rounds_help = "pass over the dataset so often, each time for other notes (default: 1 without another limit)"
     study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
-    kinds = ("questions", "rewordings", "summaries", "links", "briefs")
-    kinds_help = f"the kinds of notes: {', '.join(kinds)} (default: all but briefs)"
-    study.add_argument("--notes", nargs="+", choices=kinds, default=kinds[:-1], metavar="KIND", help=kinds_help)
+    kinds_help, usual = f"the kinds of notes: {', '.join(NOTE_KINDS)} (default: all but briefs)", NOTE_KINDS[:-1]
+    study.add_argument("--notes", nargs="+", choices=NOTE_KINDS, default=usual, metavar="KIND", help=kinds_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
     args = parser.parse_args(arguments)
@@ -73,7 +72,9 @@ def run(arguments: Sequence[str]) -> int:
 
     host = options.make_host(args)
     if args.action == "pairs":
-        work = partial(options.make_engine(args).write_pairs, args.data, args.out, args.tokens or PAIR_TOKENS, host)
+        work = partial(
+            options.make_engine(args).write_pairs, args.data, args.out, args.tokens or PAIR_TOKENS, host
+        )
         return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", host, work))
     columns = row_settings(flags.given_settings(args)).rows.columns
     dataset = workshop.Dataset(options.find_dataset(args.data, host.folders), parse_columns(columns))

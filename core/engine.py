@@ -76,6 +76,10 @@ class GgufRequest:
     model: str = ""  # the base model, or the GGUF file that the LoRA is for; empty: the one that the LoRA names
 
 
+NOTE_KINDS = ("questions", "rewordings", "summaries", "links", "briefs")
+"""The kinds of notes that a model takes on a text."""
+
+
 @dataclass(frozen=True)
 class StudyRequest:
     """Request to take notes on a dataset, or to resume that; 0 sets no limit."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import PAIR_TOKENS, StudyRequest
+from ...core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ...core.errors import DataError
 from ...core.files import safe_paths
 from ...core.jobs import NotesTaken
-from ...data import dataset_index, workshop
-from ...data.rows import load_refusal_phrases
+from ...data import dataset_index
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
+
+if TYPE_CHECKING:
+    from ...data import workshop
 
 EXPLANATION = (
     "Look at a dataset before you train on it, and write a cleaned copy of it. A file that exists is never "
@@ -24,7 +26,7 @@ EXPLANATION = (
 )
 STEPS: Mapping[str, dict[str, Any]] = {
     "Duplicates": {"exact_duplicates": True},
-    "Near duplicates": {"near_duplicates": workshop.DEFAULT.near_duplicates},
+    "Near duplicates": {"near_duplicates": 0.7},
     "Refusals": {"refusals": "drop"},
     "Empty replies": {"empty_replies": True},
     "Broken encoding": {"broken_encoding": True},
@@ -74,7 +76,7 @@ class DataTab:
         with gr.Row():
             help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
             self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
-            self._kinds = gr.CheckboxGroup([*workshop.study.KINDS], value=["questions"], label="Kinds of notes")
+            self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], label="Kinds of notes")
             self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
         with gr.Row(elem_classes="tp-buttons"):
             study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
@@ -100,6 +102,8 @@ class DataTab:
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
 
     def _on_look(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+        from ...data import workshop
+
         dataset, _, refusals = self._read(inputs)
         yield markup.paragraph(f"Looking at {dataset.path.name} ...", quiet=True), ""
         overview = workshop.look_at(dataset, workshop.EVERYTHING, refusals)
@@ -107,6 +111,8 @@ class DataTab:
         yield "", markup.bullets(lines) + examples_html(overview.found.examples)
 
     def _on_try(self, inputs: Mapping[Any, Any], out: str = "") -> Iterator[tuple[str, str]]:
+        from ...data import workshop
+
         dataset, recipe, refusals = self._read(inputs)
         yield markup.paragraph(f"Reading {dataset.path.name} ...", quiet=True), ""
         folder = self._context.host.folders.datasets
@@ -151,6 +157,9 @@ class DataTab:
 
     def _read(self, inputs: Mapping[Any, Any]) -> tuple[workshop.Dataset, workshop.Recipe, tuple[str, ...]]:
         """The dataset, the recipe and the refusals that the tab asks for."""
+        from ...data import workshop  # with half of the program: the tab is drawn without
+        from ...data.rows import load_refusal_phrases
+
         folders, name = self._context.host.folders, str(inputs[self._data] or "").strip()
         if not name:
             raise DataError("Choose a dataset first.")
