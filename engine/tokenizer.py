@@ -9,15 +9,18 @@ offsets; a tokenizer written in Python, which reports none, is refused there.
 from __future__ import annotations
 
 import copy
+import ctypes
 import datetime
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,8 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 # transformers 5 takes this class for Mistral's models where mistral-common is installed and tekken.json is found.
 # Its tokenizers format chats in code instead of a Jinja template, and report no offsets.
 MISTRAL_MODULE = "transformers.tokenization_mistral_common"
+# To format one chat: a foreign template may loop for years. It would do so at once, and a limit takes 0.4 ms.
+TEMPLATE_SECONDS, LIMITED_RENDERS = 10.0, 100
 MAX_PROBLEM_CHARS = 300  # of what a template raises, in a message
 NOT_UTF8 = b"\xff"  # never occurs in UTF-8, so no text matches it
 # Byte-level alphabet: visible bytes stand for themselves, the others are characters from 256 on.
@@ -101,6 +106,27 @@ def make_working_tokenizer(tokenizer: Any, chat_template: str = "") -> WorkingTo
     return WorkingTokenizer(copied, encode, encode_marked, bos, copied.eos_token_id, specials, stops, template)
 
 
+@contextmanager
+def limit_time(seconds: float) -> Iterator[None]:
+    """Raise a TimeoutError in the Python code that runs within this context after so many seconds."""
+    thread, lock, is_done = threading.get_ident(), threading.Lock(), False
+
+    def interrupt() -> None:
+        with lock:
+            if not is_done:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeoutError))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            is_done = True
+        timer.cancel()
+
+
 @dataclass(frozen=True, eq=False)
 class JinjaChatTemplate:
     """Jinja chat template, rendered by transformers."""
@@ -109,6 +135,7 @@ class JinjaChatTemplate:
     text: str | None  # None: the tokenizer's own
     origin: str
     own: bool = False
+    _renders: Iterator[int] = field(default_factory=count)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, opening: bool) -> str:
         apply = partial(
@@ -120,7 +147,12 @@ class JinjaChatTemplate:
             add_generation_prompt=opening,
         )
         try:
-            return str(apply())
+            if not self.own or next(self._renders) > LIMITED_RENDERS:
+                return str(apply())
+            with limit_time(TEMPLATE_SECONDS):  # it comes with the model, from anybody
+                return str(apply())
+        except TimeoutError as error:
+            raise ValueError(f"it takes more than {TEMPLATE_SECONDS:g} seconds.") from error
         except RecursionError as error:
             raise ValueError("it calls itself too many times.") from error
         except Exception as error:  # a template may raise anything

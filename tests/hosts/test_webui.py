@@ -89,6 +89,8 @@ def test_without_a_model_that_can_train_the_next_click_is_named(shared):
         assert problem() == f"{said} {NEXT_CLICK}"
     loaded(shared, "LlamaServer")
     assert problem() == "To train some-model, press 'Set up training' first."
+    shared.model, shared.args.loader = None, "llama.cpp"  # unloaded for a run, or because it was idle
+    assert problem() == "To train some-model, press 'Set up training' first."
     loaded(shared, "T5", config=SimpleNamespace(is_encoder_decoder=True), named_parameters=list)
     assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 

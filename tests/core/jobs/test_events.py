@@ -2,7 +2,7 @@
 
 import threading
 
-from training_pro.core.jobs import EventLog, Note
+from training_pro.core.jobs import EventLog, Note, Step, event_file
 
 
 def notes(count):
@@ -41,3 +41,28 @@ def test_many_follow_while_it_is_written_and_one_that_stopped_reading_holds_nobo
     for thread in threads:
         thread.join(timeout=30)
     assert seen == [[Note(at=0.0, text="first"), *notes(500)]] * 8
+
+
+def test_the_file_of_a_run_goes_on_behind_a_line_that_a_full_disk_has_cut(tmp_path):
+    """It is longer than what was written whole, which does not mean that the run was discarded."""
+    running, folder = tmp_path / "running", tmp_path / "loras" / "a"
+    folder.mkdir(parents=True)
+    file = event_file.EventFile(running, folder, continues=False, is_followed=False)
+    for number in (1, 2, 3):
+        file.append(
+            Step(
+                step=number,
+                steps=3,
+                epoch=1.0,
+                seconds=1.0,
+                loss=2.0,
+                smoothed=2.0,
+                tokens=9,
+                learning_rate=1e-4,
+                gradient_norm=1.0,
+            )
+        )
+        if number == 1:
+            with (folder / event_file.EVENTS).open("a") as stream:
+                stream.write('{"event": "st\n')
+    assert [event.step for event in event_file.read_events(folder)] == [1, 2, 3]

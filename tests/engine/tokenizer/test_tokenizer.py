@@ -11,9 +11,11 @@ from tokenizers import processors
 from training_pro.chunking import SlicingRules
 from training_pro.core.errors import ModelError
 from training_pro.data.text import slice_text
+from training_pro.engine import tokenizer as tokenizer_module
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.tests import real_tokenizers
 from training_pro.tests.slicing_laws import ODD_TEXTS, WORDS, assert_laws, random_rules, random_text
+from transformers import AutoTokenizer
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 LOSSLESS = ("byte-level", "small byte-level")
@@ -116,3 +118,13 @@ def test_laws_over_odd_texts_and_examples(kind, working):
         chunking = ("blocks", "dementor")[number % 2]
         rules = SlicingRules(cutoff=32, chunking=chunking, bos=working.bos, eos=working.eos)
         assert_laws(slice_text(file.read_text(encoding="utf-8"), working.encode, rules), working.encode)
+
+
+def test_a_template_of_a_model_that_does_not_end_is_stopped(tiny, monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "TEMPLATE_SECONDS", 0.2)
+    own = AutoTokenizer.from_pretrained(tiny)
+    own.chat_template = 2 * "{% for n in range(99999) %}" + 2 * "{% endfor %}"
+    template = make_working_tokenizer(own).chat_template
+    for _ in range(2):  # an earlier limit is over
+        with pytest.raises(ValueError, match=r"more than 0\.2 seconds"):
+            template.render([{"role": "user", "content": "Hello."}], (), opening=True)
