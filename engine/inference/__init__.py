@@ -5,6 +5,7 @@ from . import eval_loop as eval_loop
 from . import evidence as evidence
 from . import generation as generation
 from . import perplexity as perplexity
+from . import study as study
 from .evidence import GENERAL_TOKENS as GENERAL_TOKENS
 from .generation import SampleCallback as SampleCallback
 from .in_run import RunMeasurements as RunMeasurements

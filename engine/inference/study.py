@@ -21,7 +21,7 @@ from ..tokenizer import make_working_tokenizer
 from .eval_loop import StageProgress
 from .generation import generate_ids
 
-BATCH, MAX_ROUNDS = 16, 100
+BATCH, MAX_ROUNDS = 16, 20
 # The first round is the most faithful one; the notes of later ones must differ from it.
 FIRST_TEMPERATURE, TEMPERATURE = 0.2, 0.8
 
