@@ -18,11 +18,15 @@ from typing import Any
 
 import bench_utils
 
-LENGTH = 128  # tokens of the text
+LENGTH = 128  # tokens of a text
 # They allocate, or name a tensor anew; views are recognized by their schema.
 FREE = {
     "aten.detach.default", "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_strided.default",
     "aten.new_empty.default", "aten.new_empty_strided.default", "aten._unsafe_view.default",
+}  # fmt: skip
+WAITING = {
+    "aten._local_scalar_dense.default", "aten.nonzero.default", "aten.is_nonzero.default", "aten.equal.default",
+    "aten.masked_select.default", "aten._unique2.default",
 }  # fmt: skip
 
 
@@ -33,10 +37,12 @@ def main() -> None:
     args = parser.parse_args()
     bench_utils.load()
     patched, plain = operations_per_layer(patched=True), operations_per_layer(patched=False)
+    waits = waits_per_batch()
     if args.json:
-        print(json.dumps({"operations_per_layer": patched.total(), "plain": plain.total()}))
+        print(json.dumps({"operations_per_layer": patched.total(), "plain": plain.total(), "waits": waits}))
         return
     print(f"{patched.total()} operations in a layer, {plain.total()} with PEFT's and transformers' own layers.")
+    print(f"{waits.total()} operations of a packed batch of two texts wait for the device: {', '.join(waits)}.")
     for name, count in patched.most_common() if args.names else ():
         print(f"{count:4} {name}  (plain: {plain[name]})")
 
@@ -48,6 +54,13 @@ def operations_per_layer(*, patched: bool) -> Counter[str]:
         with _training_step(layers, patched=patched) as step:
             counts.append(count_operations(step))
     return counts[1] - counts[0]
+
+
+def waits_per_batch() -> Counter[str]:
+    """Count the operations whose result or its size Python needs, for which it waits until a GPU has done all."""
+    with _training_step(2, patched=True, texts=2) as step:
+        counted = count_operations(step)
+    return Counter({name: count for name, count in counted.items() if name in WAITING})
 
 
 def count_operations(step: Callable[[], None]) -> Counter[str]:
@@ -72,7 +85,7 @@ def count_operations(step: Callable[[], None]) -> Counter[str]:
 
 
 @contextmanager
-def _training_step(layers: int, *, patched: bool) -> Iterator[Callable[[], None]]:
+def _training_step(layers: int, *, patched: bool, texts: int = 1) -> Iterator[Callable[[], None]]:
     """Yield a step of a model with so many layers, which has already done one."""
     import torch
     import transformers
@@ -90,11 +103,10 @@ def _training_step(layers: int, *, patched: bool) -> Iterator[Callable[[], None]
     )  # fmt: skip
     base = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).requires_grad_(False)
     settings = training_settings({"name": "a", "data": ["x.txt"]})
-    example = Example(torch.arange(3, 3 + LENGTH).numpy(), None, None, 0)
+    examples = [Example(torch.arange(3, 3 + LENGTH).numpy(), None, None, 0)] * texts
 
     def step() -> None:
         model.zero_grad()
-        batch = objective.collate([example])
         with autocast_model(model):
             losses = objective(model, batch).losses
         losses.sum().backward()
@@ -104,6 +116,7 @@ def _training_step(layers: int, *, patched: bool) -> Iterator[Callable[[], None]
         with patch_lora_layers(model) if patched else nullcontext():
             model.train()
             objective = make_objective(probe_model(model, settings), settings, model)
+            batch = objective.collate(examples)
             step()
             yield step
 

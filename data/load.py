@@ -150,11 +150,11 @@ class ResolvedSettings:
 
     cutoff: int
     accumulation: int
-    gradient_checkpointing: bool
+    gradient_checkpointing: str  # never auto
     alpha: float
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "gradient_checkpointing": "on" if self.gradient_checkpointing else "off"}
+        return dict(vars(self))
 
 
 def longest_row(datasets: Sequence[LoadedDataset]) -> int:

@@ -42,7 +42,7 @@ from .report import (
     map_texts,
     preview_examples,
     report_run,
-    uses_checkpointing,
+    resolve_checkpointing,
 )
 from .rows import RowDataset, Tokenizer, inspect_texts, preferences
 from .split import pick_examples, split_rows, split_texts
@@ -156,7 +156,7 @@ def prepare(
     sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
     plan = StepPlan(len(examples), *sizes, dist_env.world_size())
     memory = MemoryModel.of(card, examples, machine)
-    checkpointing, alpha = uses_checkpointing(memory, settings), settings.lora.effective_alpha
+    checkpointing, alpha = resolve_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
     kinds |= {"chats"} if private else set()

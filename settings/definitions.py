@@ -908,9 +908,10 @@ class MachineSettings:
 
     gradient_checkpointing: str = choice(
         "Gradient checkpointing",
-        "Save a lot of VRAM by recomputing activations, which makes training 20% to 30% slower. With auto, this "
-        "is turned on only if the run would not fit on the GPU otherwise.",
-        {"auto": "auto", "on": "on", "off": "off"},
+        "Save a lot of VRAM by recomputing activations, which makes training 20% to 30% slower. half recomputes "
+        "every second layer, which saves half and costs half. offload also keeps the input of each layer in RAM, "
+        "for long texts. With auto, half or on is used only if the run would not fit on the GPU otherwise.",
+        {"auto": "auto", "on": "on", "half": "half", "offload": "on, with RAM", "off": "off"},
     )
     packing: str = choice(
         "Packing",
@@ -941,13 +942,14 @@ class MachineSettings:
     liger: bool = boolean(
         False,
         "Liger kernels",
-        "Use faster kernels. They need an NVIDIA GPU and the liger-kernel package.",
+        "Require the kernels of the liger-kernel package. Where it is installed, they are used on an NVIDIA GPU "
+        "anyway, if the model's results stay the same.",
     )
     compile: bool = boolean(
         False,
         "Compile",
-        "Compile the model's layers before the run. This takes up to several minutes. Later, each step can be "
-        "faster. If compiling fails, the run shows a note and continues without it.",
+        "Compile the model's layers, which takes up to several minutes, if a test at the start shows that the run "
+        "saves more time than that. If compiling fails, the run shows a note and continues without it.",
     )
     workers: int = integer(
         0,

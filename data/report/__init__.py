@@ -7,7 +7,7 @@ from .estimates import find_remedies as find_remedies
 from .estimates import fit_to_memory as fit_to_memory
 from .estimates import has_exact_size as has_exact_size
 from .estimates import largest_batch as largest_batch
-from .estimates import uses_checkpointing as uses_checkpointing
+from .estimates import resolve_checkpointing as resolve_checkpointing
 from .plan_checks import check_plan as check_plan
 from .plan_checks import evaluation_interval as evaluation_interval
 from .plan_checks import sample_interval as sample_interval

@@ -83,10 +83,10 @@ class MemoryModel:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
         return estimate.total <= USABLE_SHARE * self.free if self.free else not self.on_card
 
-    def memory(self, settings: TrainingSettings, *, checkpointing: bool | None = None) -> MemoryEstimate:
+    def memory(self, settings: TrainingSettings, *, checkpointing: str = "") -> MemoryEstimate:
         """The memory of a step on the longest batch, by arithmetic on the model's sizes."""
-        if checkpointing is None:
-            checkpointing = uses_checkpointing(self, settings)
+        checkpointing = checkpointing or resolve_checkpointing(self, settings)
+        recomputes_all = checkpointing in ("on", "offload")
         shape, lora, batch = self.shape, settings.lora, settings.steps.batch_size
         parts, precision = target_layers(lora.targets), self.card.weight_precision(on_card=self.on_card)
         weights, compute_bytes = model_bytes(shape, precision), 4 if precision == "float32" else 2
@@ -95,7 +95,7 @@ class MemoryModel:
             weights, unpacked = packed.blocks + packed.plain * compute_bytes, packed.largest
         trained, head = _trained_numbers(shape, lora)
         weight_bytes = compute_bytes if lora.whole_model else 4
-        new_experts = 0 if lora.whole_model else shape.recreated_numbers(parts, checkpointing=checkpointing)
+        new_experts = 0 if lora.whole_model else shape.recreated_numbers(parts, checkpointing=recomputes_all)
         longest, learned = self.lengths[:batch], sum(self.learned[:batch])
         tokens = sum(longest) if settings.machine.packing != "off" else len(longest) * longest[0]
         # Numbers that a layer keeps for each token: the inputs of both norms (in half precision as float32, so
@@ -110,8 +110,10 @@ class MemoryModel:
         numbers += targets.get("down", (0, 0))[0] + lora.rank * len(targets)
         numbers += sum(wide for wide, _ in targets.values()) if lora.dropout else 0
         all_layers = tokens * shape.layers * numbers
-        # Checkpointing keeps the input of each layer, and recomputes one layer at a time.
-        activations = tokens * (shape.layers * shape.hidden + numbers) if checkpointing else all_layers
+        # Checkpointing keeps the input of a layer, if not in RAM, and recomputes one layer at a time.
+        recomputed = shape.layers if recomputes_all else shape.layers // 2 if checkpointing == "half" else 0
+        inputs = recomputed * shape.hidden if checkpointing != "offload" else 0
+        activations = tokens * (inputs + (shape.layers - recomputed + bool(recomputed)) * numbers)
         # On an H100, a LoRA on 1.7 billion weights needed 11.2 GB where this expected 10.3 GB (docs/engine.md).
         overhead = 6e8 + 0.05 * weights if self.on_card else CPU_FRAGMENTATION * all_layers * compute_bytes
         overhead += unpacked * compute_bytes
@@ -121,7 +123,7 @@ class MemoryModel:
         rows = learned if trains_head else min(learned, head_rows(shape.vocabulary, on_card=self.on_card))
         state_bytes = 0.0 if "paged" in settings.learning.optimizer else _state_bytes(settings)
         # Autograd keeps a copy of the LoRA in the compute dtype, for the gradient of each layer.
-        cast = 0 if checkpointing or compute_bytes == 4 else compute_bytes * trained
+        cast = 0 if recomputes_all or compute_bytes == 4 else compute_bytes * trained
         return MemoryEstimate(
             weights=round(weights),
             lora=0 if lora.whole_model else 4 * trained + cast + compute_bytes * head,
@@ -135,12 +137,15 @@ class MemoryModel:
         )
 
 
-def uses_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> bool:
-    """Whether gradient checkpointing is on; with auto it is where a run without it would not fit."""
+def resolve_checkpointing(model: MemoryModel | None, settings: TrainingSettings) -> str:
+    """How activations are recomputed: with auto, no more of them than makes the run fit."""
     setting = settings.machine.gradient_checkpointing
-    if setting != "auto" or model is None:
-        return setting == "on"
-    return model.on_card and not model.fits(model.memory(settings, checkpointing=False))
+    if setting != "auto":
+        return setting
+    if model is None or not model.on_card:
+        return "off"
+    ways = ("off", "half")
+    return next((way for way in ways if model.fits(model.memory(settings, checkpointing=way))), "on")
 
 
 def is_gpu(machine: DeviceMemory | None) -> bool:
@@ -166,12 +171,14 @@ def fit_to_memory(model: MemoryModel, settings: TrainingSettings, scale: float =
     """
     steps, is_adamw = settings.steps, settings.learning.optimizer.startswith("adamw_torch")
     optimizers: list[dict[str, Any]] = [{}, {"optimizer": "adamw_8bit"}] if is_adamw else [{}]
-    checkpointing: list[dict[str, Any]] = [{}, {"gradient_checkpointing": "on"}]
+    # Of the whole slowdown, half of the layers costs half, as a power: the factors of all changes are multiplied.
+    checkpointing: list[tuple[float, dict[str, Any]]] = [(0.0, {})]
+    checkpointing += [(0.5, {"gradient_checkpointing": "half"}), (1.0, {"gradient_checkpointing": "on"})]
     divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
     candidates = []
-    for first, second, divisor in product(checkpointing, optimizers, divisors):
+    for (recomputed, first), second, divisor in product(checkpointing, optimizers, divisors):
         slowdown = (
-            CHECKPOINTING_SLOWDOWN ** len(first)
+            CHECKPOINTING_SLOWDOWN**recomputed
             * ADAMW_8BIT_SLOWDOWN ** len(second)
             * SMALLER_BATCH_SLOWDOWN ** (divisor - 1)
         )
@@ -191,6 +198,8 @@ def _fits_with(model: MemoryModel, settings: TrainingSettings, changes: Mapping[
 def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -> list[Remedy]:
     """List what saves memory where one example alone is too much, the most effective first, with figures."""
     candidates: list[dict[str, Any]] = [{"gradient_checkpointing": "on"}, {"optimizer": "adamw_8bit"}]
+    if resolve_checkpointing(model, settings) == "on":
+        candidates[0] = {"gradient_checkpointing": "offload"}
     if cutoff >= 2 * MIN_CUTOFF:
         candidates.append({"cutoff": cutoff // 2})
     if (half := settings.lora.rank // 2) > 0:

@@ -11,6 +11,8 @@ from .machine import MachineMonitor as MachineMonitor
 from .machine import apply_machine_settings as apply_machine_settings
 from .machine import compile_layers as compile_layers
 from .machine import count_workers as count_workers
+from .machine import keep_saved_tensors_in_ram as keep_saved_tensors_in_ram
+from .machine import layers_of as layers_of
 from .machine import measure_peak as measure_peak
 from .objective import ModelCapabilities as ModelCapabilities
 from .objective import Objective as Objective

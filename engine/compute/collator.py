@@ -39,6 +39,7 @@ class Batch:
     inputs: dict[str, torch.Tensor]  # arguments of the model
     labels: torch.Tensor
     owners: torch.Tensor  # for each token, the index of its example, or of what that is compared with
+    supervised: torch.Tensor  # the row and column of each label; found here, since a GPU would have to wait for it
 
     @property
     def tokens(self) -> int:
@@ -65,7 +66,13 @@ class Batch:
 
     def _map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         inputs = {name: move(tensor) for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, labels=move(self.labels), owners=move(self.owners))
+        moved = {name: move(getattr(self, name)) for name in ("labels", "owners", "supervised")}
+        return replace(self, inputs=inputs, **moved)
+
+
+def find_supervised(labels: torch.Tensor) -> torch.Tensor:
+    """Find the row and column of each label that something before it predicts."""
+    return (labels[:, 1:] != IGNORE_INDEX).nonzero() + torch.tensor([0, 1], device=labels.device)
 
 
 def list_sides(examples: Sequence[Example]) -> list[Example]:
@@ -89,10 +96,12 @@ def collate(examples: Sequence[Example], joins: Sequence[bool] = (), *, in_one_r
         ids, labels, owners = (torch.cat(column)[None] for column in columns)
         # They begin again with each text: from them, a model knows which tokens see each other.
         positions = torch.cat([torch.arange(len(text[0])) for text in texts])[None]
-        return Batch(tuple(examples), continues, {"input_ids": ids, "position_ids": positions}, labels, owners)
+        inputs = {"input_ids": ids, "position_ids": positions}
+        return Batch(tuple(examples), continues, inputs, labels, owners, find_supervised(labels))
     all_ids, all_labels, all_owners = columns
     pad = partial(pad_sequence, batch_first=True)
     mask, owners = pad([torch.ones_like(ids) for ids in all_ids]), pad(all_owners)
     owners = torch.where(mask.bool(), owners, owners.amax(1, keepdim=True))  # padding belongs to the last example
     inputs = {"input_ids": pad(all_ids), "attention_mask": mask}
-    return Batch(tuple(examples), continues, inputs, pad(all_labels, padding_value=IGNORE_INDEX), owners)
+    labels = pad(all_labels, padding_value=IGNORE_INDEX)
+    return Batch(tuple(examples), continues, inputs, labels, owners, find_supervised(labels))

@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from ...core.host import unwrap_peft
 from ...data.examples import IGNORE_INDEX
 from ...train_utils import head_rows
+from .collator import find_supervised
 from .packed_gguf import PackedLinear, output_weight
 
 # Lifts small probabilities into the range of float16, whose smallest normal number is 6e-5; exact, as a power of
@@ -62,9 +63,12 @@ class LossFunction:
     head: Any = None  # the output layer
     cap: float | None = None  # the soft cap that some models put on their logits
 
-    def __call__(self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor) -> TokenLosses:
+    def __call__(
+        self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, supervised: torch.Tensor | None = None
+    ) -> TokenLosses:
+        positions = find_supervised(labels) if supervised is None else supervised
         if self.head is None:
-            rows, targets, positions = _supervised_rows(model(**inputs, use_cache=False).logits, labels)
+            rows, targets = _supervised_rows(model(**inputs, use_cache=False).logits, labels, positions)
             return _token_losses(rows.float(), targets, positions, self.smoothing)
         head, cap, recorded = self.head, self.cap, list[torch.Tensor]()
         own_forward = vars(head).get("forward")
@@ -81,7 +85,7 @@ class LossFunction:
             if own_forward is not None:  # accelerate replaces that of a layer that is spread over several GPUs
                 head.forward = own_forward
         (hidden,) = recorded
-        rows, targets, positions = _supervised_rows(hidden, labels)
+        rows, targets = _supervised_rows(hidden, labels, positions)
         is_plain = type(head) in (torch.nn.Linear, PackedLinear)
         if not is_plain or any(weights.requires_grad for weights in head.parameters()):
             # A head that is trained needs a gradient of its own, so autograd has to keep what it needs for that.
@@ -103,12 +107,11 @@ def _token_losses(
 
 
 def _supervised_rows(
-    states: torch.Tensor, labels: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the states that predict a label, these labels, and their positions: one column further."""
-    labels = labels.to(states.device)
-    rows, columns = (labels[:, 1:] != IGNORE_INDEX).nonzero().unbind(1)
-    return states[rows, columns], labels[rows, columns + 1], torch.stack([rows, columns + 1], dim=1)
+    states: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the states that predict the labels at these positions, from one column before, and these labels."""
+    rows, columns = positions.to(states.device).unbind(1)
+    return states[rows, columns - 1], labels.to(states.device)[rows, columns]
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,19 +18,22 @@ from typing import Any
 import psutil
 import torch
 
-from ...core.errors import SettingsError, first_line
+from ...core.errors import ModelError, SettingsError, first_line
 from ...core.jobs import Advice, EventLog, Job, MachineUse, Note, Step, peak_memory_of
 from ...settings.definitions import MachineSettings
 from ...train_utils import format_count, plural
 from ..checks import attention_problems, liger_problems, raise_problems
-from ..lora import autocast_model, compute_dtype, restore_methods
+from ..lora import autocast_model, compute_dtype, evaluation_context, restore_methods
 from .hf_private import attention_of, preserve_attention
 from .layer_patches import patch_base_layers, use_packed_attention
+from .objective import probe_texts
 
 # glibc's parameters of mallopt, and the largest value that it accepts for the second of them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD = -1, -3, 32 * 2**20
 # Compilations of one function before torch gives up; there is one for each sequence length and kind of layer.
 RECOMPILE_LIMIT = 64
+# As for the attention of packed texts in half precision: kernels round in other places.
+MAX_LIGER_DIFFERENCE = 5e-2
 INTERVAL_SECONDS = 5.0  # a reading takes 0.14 ms on a CPU (docs/engine.md)
 SLOW_SENSOR_SECONDS = 0.05  # a sensor that takes this long is not read again
 # Memory spills if so many steps in a row take so many times as long per token as the median of the first steps.
@@ -67,14 +71,10 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
             stack.enter_context(use_packed_attention(base))
         if device == "cuda":
             stack.enter_context(use_tf32(asked.tf32))
-        if asked.liger:
-            raise_problems(liger_problems(device))
-            from transformers.integrations.liger import apply_liger_kernel
-
-            stack.enter_context(restore_methods(base))
-            # Without Liger's losses: ours also has the loss of each token.
-            apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-        elif not asked.compile:  # Liger and compile bring their own kernels
+        # Liger and compile bring their own kernels.
+        if (asked.liger or not asked.compile) and stack.enter_context(use_liger(base, job, asked=asked.liger)):
+            pass
+        elif not asked.compile:
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
             job.log.append(
@@ -84,6 +84,40 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
                 )
             )
         yield
+
+
+@contextmanager
+def use_liger(base: Any, job: Job, *, asked: bool) -> Iterator[bool]:
+    """Use Liger's kernels in this context if they are there and agree with the model; yields whether."""
+    problems = list(liger_problems(base.device.type))
+    if asked:
+        raise_problems(problems)
+    if problems:
+        yield False
+        return
+    from transformers.integrations.liger import apply_liger_kernel
+
+    texts, name = probe_texts(base), f"Liger kernels ({version('liger-kernel')})"
+    with restore_methods(base):
+        try:
+            with evaluation_context(base):
+                expected = base(input_ids=texts, use_cache=False).logits.float()
+                # Without Liger's losses: ours also has the loss of each token.
+                apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+                logits = base(input_ids=texts, use_cache=False).logits.float()
+            difference = float((logits - expected).norm() / expected.norm())
+            reason = "" if difference <= MAX_LIGER_DIFFERENCE else f"they change the logits by {difference:.0%}"
+        except Exception as error:  # noqa: BLE001 - compilers raise anything
+            reason = first_line(error)
+        if not reason:
+            text = f"{name} are used: the logits of the model differ by {difference:.1g} with them."
+            job.log.append(Note(text=text))
+            yield True
+            return
+    if asked:
+        raise SettingsError([f"{name} don't work with this model: {reason}. Turn Liger kernels off."])
+    job.log.append(Note(text=f"{name} are not used, because they don't work with this model: {reason}."))
+    yield False
 
 
 def trim_memory() -> None:
@@ -124,28 +158,20 @@ def use_tf32(on: bool) -> Iterator[None]:
 
 @contextmanager
 def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
-    """Compile the model's layers within this context; if that fails, log it and train without."""
+    """Compile the model's layers within this context; ModelError if they can't be compiled."""
     if not asked:
         yield
         return
-    # Layers of one class: each is compiled by itself, and all of them share the code.
-    lists = [list(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    uniform = [layers for layers in lists if len({type(layer) for layer in layers}) == 1]
-    layers = max(uniform, key=len, default=[])
+    layers = layers_of(model)
     if not layers:
-        text = "this model has no sequence of identical layers, so it is not compiled."
-        job.log.append(Note(text=f"Compile: {text}"))
-        yield
-        return
+        raise ModelError("this model has no sequence of identical layers")
     from torch import _dynamo  # slow to import
 
-    # The webui disables dynamo.
+    # The webui disables dynamo. Layers of one class: each is compiled by itself, and all of them share the code.
     with _dynamo.config.patch(disable=False, recompile_limit=RECOMPILE_LIMIT):
         try:
             for layer in layers:
                 layer.compile(dynamic=True)
-            compiled = f"{format_count(len(layers), 'layer')} {plural(len(layers), 'is', 'are')} compiled."
-            text = f"{compiled} Batches with a new sequence length may be slow at first."
             try:
                 # A step over a few tokens, in the dtype of training, for which they would be compiled anew.
                 model.train()
@@ -155,19 +181,40 @@ def compile_layers(model: Any, asked: bool, job: Job) -> Iterator[None]:
                 loss.backward()
                 model.zero_grad()
             except (RuntimeError, OSError, ImportError) as error:
-                _uncompile(layers)
-                reason = first_line(error)
-                text = f"compiling the layers failed ({reason}). The run continues without compiled layers."
-            job.log.append(Note(text=f"Compile: {text}"))
+                raise ModelError(f"compiling the layers failed ({first_line(error)})") from error
+            compiled = f"{format_count(len(layers), 'layer')} {plural(len(layers), 'is', 'are')} compiled."
+            text = f"Compile: {compiled} Batches with a new sequence length may be slow at first."
+            job.log.append(Note(text=text))
             yield
         finally:
-            _uncompile(layers)
+            for layer in layers:
+                layer._compiled_call_impl = None  # torch has no public name for it (checked with torch 2.13)
             _dynamo.reset()
 
 
-def _uncompile(layers: list[torch.nn.Module]) -> None:
-    for layer in layers:
-        layer._compiled_call_impl = None  # torch has no public name for it (checked with torch 2.13)
+def layers_of(model: Any) -> list[torch.nn.Module]:
+    """The layers of a model: its longest list of modules of one class."""
+    lists = [list(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    uniform = [layers for layers in lists if len({type(layer) for layer in layers}) == 1]
+    return max(uniform, key=len, default=[])
+
+
+@contextmanager
+def keep_saved_tensors_in_ram(base: Any) -> Iterator[None]:
+    """Move what the model saves for its gradients to RAM; with checkpointing, that is the input of each layer."""
+    forward, own = base.forward, vars(base).get("forward")
+
+    def offloading(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu(pin_memory=base.device.type == "cuda"):
+            return forward(*args, **kwargs)
+
+    base.forward = offloading
+    try:
+        yield
+    finally:
+        del base.forward
+        if own is not None:
+            base.forward = own
 
 
 def count_workers(asked: int, start_method: Callable[[], str] = multiprocessing.get_start_method) -> int:

@@ -8,7 +8,7 @@ have no positions, some carry a state along. So it is tested: two short texts in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -142,11 +142,11 @@ class NextToken:
         return batch.labels
 
     def __call__(self, model: Any, batch: Batch) -> BatchLosses:
-        if not self.noise or self.embeddings is None:
-            rows = self.loss(model, batch.inputs, batch.labels)
-        else:
-            with add_neftune_noise(self.embeddings, self.noise, batch):
-                rows = self.loss(model, batch.inputs, batch.labels)
+        noise: AbstractContextManager[None] = nullcontext()
+        if self.noise and self.embeddings is not None:
+            noise = add_neftune_noise(self.embeddings, self.noise, batch)
+        with noise:
+            rows = self.loss(model, batch.inputs, batch.labels, batch.supervised)
         owners = rows.owners_at_labels(batch.owners.to(rows.positions.device)).to(rows.losses.device)
         return BatchLosses(rows.losses, rows.hits, owners)
 
@@ -199,7 +199,7 @@ class StepSums:
         columns = len(self._datasets.names)
         if self._sums is None:
             self._sums = torch.zeros(2, columns + len(self._figures), dtype=torch.float64, device=device)
-        dataset_of_example = torch.tensor(self._datasets.of(batch.examples), device=device)
+        dataset_of_example = torch.tensor(self._datasets.of(batch.examples)).to(device, non_blocking=True)
         losses = torch.stack([rows.losses.detach().double(), torch.ones_like(rows.losses, dtype=torch.float64)])
         self._sums.index_add_(1, dataset_of_example[rows.owners], losses)
         for column, name in enumerate(self._figures, start=columns):

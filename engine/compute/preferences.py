@@ -113,7 +113,7 @@ class PreferenceObjective:
 
         def log_probs(reader: Any) -> torch.Tensor:
             # The losses are in the order of the sides. Not added up by index, which a GPU does in any order.
-            losses = self.loss(reader, batch.inputs, batch.labels).losses
+            losses = self.loss(reader, batch.inputs, batch.labels, batch.supervised).losses
             return -torch.stack([part.sum() for part in losses.split(counts)])
 
         base = None
@@ -123,8 +123,9 @@ class PreferenceObjective:
                 base = log_probs(plain)
         sums = log_probs(model)
         bases = torch.zeros_like(sums) if base is None else base
-        tokens = torch.tensor(counts, dtype=sums.dtype, device=sums.device)
-        desirable = torch.tensor([example.desirable is not False for example in batch.examples]).to(sums.device)
+        tokens = torch.tensor(counts, dtype=sums.dtype).to(sums.device, non_blocking=True)
+        liked = torch.tensor([example.desirable is not False for example in batch.examples])
+        desirable = liked.to(sums.device, non_blocking=True)
         halves = [values.chunk(2) for values in (sums, bases, tokens)]
         (own, other), (own_base, other_base), (count, other_count) = halves
         replies = Replies(own, other, own_base, other_base, count, other_count, desirable)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 from transformers import set_seed
 
 from ...core import dist_env
-from ...core.errors import DataError, SettingsError
+from ...core.errors import DataError, ModelError, SettingsError
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
@@ -29,7 +32,7 @@ from ...core.jobs import (
     event_file,
 )
 from ...data.dataset_index import find_datasets
-from ...data.examples import find_example_datasets
+from ...data.examples import Examples, find_example_datasets
 from ...data.prepare import TrainingData
 from ...data.report import evaluation_interval, sample_interval
 from ...records.folder import RunFolder, loras
@@ -37,7 +40,7 @@ from ...records.report import write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
-from ...train_utils import plural
+from ...train_utils import duration, plural
 from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
 from ..compute import (
     MachineMonitor,
@@ -47,18 +50,31 @@ from ..compute import (
     compile_layers,
     distributed,
     failures,
+    keep_saved_tensors_in_ram,
+    layers_of,
     make_objective,
     patch_lora_layers,
     probe_model,
 )
 from ..inference import SampleCallback, prepare_for_host
-from ..lora import adapted_layers, adapter, add_param_count, compute_dtype, slow_dtype_advice, tied_layer_notes
+from ..lora import (
+    adapted_layers,
+    adapter,
+    add_param_count,
+    autocast_model,
+    compute_dtype,
+    preserve_rng,
+    slow_dtype_advice,
+    tied_layer_notes,
+)
 from ..plan import RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
 from .outside import attach_reporters, prevent_sleep
 from .trainer import RunTrainer
+
+WARM_UP_BATCHES, TIMED_BATCHES = 2, 3
 
 
 def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -> JobEnded:
@@ -303,24 +319,79 @@ def borrow_base_model(host: Host, job: Job) -> Iterator[Any]:
 def model_ready_to_train(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
     """Yield the model ready to train: a fresh LoRA in it, or all weights trainable, and the machine settings."""
     settings = run_plan.settings
+    if settings.machine.compile and not compiling_pays(base, run_plan, job):
+        settings = replace(settings, machine=replace(settings.machine, compile=False))
+    with _made_ready(base, replace(run_plan, settings=settings), job) as model:
+        yield model
+
+
+def compiling_pays(base: Any, run_plan: RunPlan, job: Job) -> bool:
+    """Whether compiled layers save more time over the run than compiling takes: both ways are tried on a batch."""
+    started, quiet, settings = time.monotonic(), Job("probe", "Compile"), run_plan.settings
+    seconds = []
+    try:
+        for compiled in (False, True):
+            asked = replace(settings, machine=replace(settings.machine, compile=compiled))
+            with preserve_rng(), _made_ready(base, replace(run_plan, settings=asked), quiet) as model:
+                seconds.append(time_batch(model, asked, run_plan.data.examples))
+    except ModelError as error:
+        job.log.append(Note(text=f"Compile: {error}. The run continues without compiled layers."))
+        return False
+    plan, spent = run_plan.plan, time.monotonic() - started
+    saved = (seconds[0] - seconds[1]) * plan.steps * plan.effective_accumulation
+    pays = saved > spent
+    times = f"A batch takes {seconds[1]:.3g} s with compiled layers and {seconds[0]:.3g} s without"
+    decision = "the layers are compiled" if pays else "they are not compiled, because that would not save time"
+    job.log.append(Note(text=f"Compile: {times}, and compiling took {duration(spent)}: {decision}."))
+    return pays
+
+
+def time_batch(model: Any, settings: TrainingSettings, examples: Examples) -> float:
+    """The seconds of a batch of the middle lengths, without the first ones, for which layers are compiled."""
+    objective = make_objective(probe_model(model, settings), settings, model)
+    lengths, size = examples.lengths(), min(settings.steps.batch_size, len(examples))
+    first = (len(examples) - size) // 2
+    middle = np.argsort(lengths, kind="stable")[first : first + size].tolist()
+    batch = objective.collate([examples[number] for number in middle]).to(model.device)
+    times = []
+    model.train()
+    for _ in range(WARM_UP_BATCHES + TIMED_BATCHES):
+        started = time.perf_counter()
+        with autocast_model(model):
+            losses = objective(model, batch).losses
+        losses.sum().backward()
+        model.zero_grad()
+        losses.detach().sum().item()  # waits for the device
+        times.append(time.perf_counter() - started)
+    return median(times[WARM_UP_BATCHES:])
+
+
+@contextmanager
+def _made_ready(base: Any, run_plan: RunPlan, job: Job) -> Iterator[Any]:
+    settings = run_plan.settings
     raise_problems(loaded_model_problems(base))
     for advice in slow_dtype_advice(base):
         job.log.append(Advice(text=advice))
     if (weights := getattr(base, "gguf_weights", None)) and weights.note:
         job.log.append(Note(text=weights.note))
     # Where only `auto` asks for it, a model without gradient checkpointing trains without.
-    checkpoints_gradients = run_plan.data.resolved.gradient_checkpointing
-    if checkpoints_gradients and not getattr(base, "supports_gradient_checkpointing", False):
-        if settings.machine.gradient_checkpointing == "on":
+    checkpointing = run_plan.data.resolved.gradient_checkpointing
+    if checkpointing != "off" and not getattr(base, "supports_gradient_checkpointing", False):
+        if settings.machine.gradient_checkpointing != "auto":
             raise SettingsError(["Gradient checkpointing: this model does not support it. Choose off."])
-        checkpoints_gradients = False
+        checkpointing = "off"
     set_seed(settings.what.weights_seed)
-    with apply_machine_settings(settings.machine, base, job):
-        if checkpoints_gradients:
+    with apply_machine_settings(settings.machine, base, job), ExitStack() as stack:
+        if checkpointing != "off":
             # Renamed within transformers 5; the older name is needed for 5.6.2 only.
             enable = getattr(base, "activation_checkpointing_enable", base.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
             base.enable_input_require_grads()
+            if checkpointing == "half":
+                for layer in layers_of(base)[::2]:
+                    layer.gradient_checkpointing = False
+            if checkpointing == "offload":
+                stack.enter_context(keep_saved_tensors_in_ram(base))
         base.config.use_cache = False
         with _trainable(base, run_plan, job) as model:
             # Dtypes that no optimizer can step in are refused; those that lose small steps get advice.

@@ -134,8 +134,7 @@ def _of_whole_run(
     if memory_model is None:
         return event
     # The estimate is for the batch that was measured, with the checkpointing that was resolved for a whole batch.
-    checkpointing = "on" if run_plan.data.resolved.gradient_checkpointing else "off"
-    changes = {"batch_size": batch, "gradient_checkpointing": checkpointing}
+    changes = {"batch_size": batch, "gradient_checkpointing": run_plan.data.resolved.gradient_checkpointing}
     estimate = memory_model.memory(apply_changes(settings, changes))
     event = replace(
         event,

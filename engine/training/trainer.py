@@ -281,6 +281,8 @@ def _training_arguments(run_plan: RunPlan, model: torch.nn.Module, scratch: Path
         label_names=["labels"],
         dataloader_num_workers=count_workers(run_plan.settings.machine.workers),
         dataloader_pin_memory=target.type == "cuda",
+        # The next batch is copied while the GPU computes: accelerate asks for it one ahead.
+        accelerator_config={"non_blocking": target.type == "cuda"},
     )
 
 

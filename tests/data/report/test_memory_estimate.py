@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 from training_pro.core.findings import texts
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.data.report import MemoryModel, apply_changes, estimate_disk, fit_to_memory, uses_checkpointing
+from training_pro.data.report import (
+    MemoryModel,
+    apply_changes,
+    estimate_disk,
+    fit_to_memory,
+    resolve_checkpointing,
+)
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.settings.parsing import training_settings
@@ -47,10 +53,16 @@ def settings(**more):
 
 
 def test_auto_checkpointing_is_on_where_a_run_would_not_fit_without():
-    assert [uses_checkpointing(memory_model(free), settings()) for free in (80, 24, 0)] == [False, True, True]
-    assert not uses_checkpointing(memory_model(1, device="CPU"), settings())
-    assert not uses_checkpointing(memory_model(0), settings(gradient_checkpointing="off"))
-    assert uses_checkpointing(memory_model(80), settings(gradient_checkpointing="on"))
+    found = [resolve_checkpointing(memory_model(free), settings()) for free in (80, 40, 24, 0)]
+    assert found == ["off", "half", "on", "on"]
+    assert resolve_checkpointing(memory_model(1, device="CPU"), settings()) == "off"
+    for way in ("off", "half", "on", "offload"):
+        assert resolve_checkpointing(memory_model(80), settings(gradient_checkpointing=way)) == way
+    totals = [
+        memory_model(80).memory(settings(gradient_checkpointing=way)).total
+        for way in ("off", "half", "on", "offload")
+    ]
+    assert totals == sorted(totals, reverse=True) and len({*totals}) == 4
     assert DeviceMemory("a card", used=20, total=24, reserved=18).free == 22  # what the model holds counts as free
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from training_pro.engine.compute import (
     apply_machine_settings,
     count_workers,
     layer_patches,
+    machine,
     patch_lora_layers,
     use_packed_attention,
 )
+from training_pro.engine.training import run
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import (
     CONFIGS,
@@ -70,15 +73,52 @@ def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_
         compile_layer(self, backend=compiler, **options)
 
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    seconds = iter([1e6, 0.0])
+    monkeypatch.setattr(run, "time_batch", lambda *_: next(seconds))
     place.train(name="plain", max_steps=2)
     with torch._dynamo.config.patch(disable=True):
         place.train(host, name="compiled", compile=True, max_steps=2, job=job)
         assert torch._dynamo.config.disable is True
-    assert disabled == [False, False]
+    assert disabled == [False] * 4, "two layers, in the test at the start and in the run"
     assert any("2 layers are compiled" in text for text in notes_of(job))
     assert not any(layer._compiled_call_impl for layer in host.loaded_model().model.model.layers)
     losses = [[entry["loss"] for entry in read_graph(place, name)] for name in ("plain", "compiled")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_layers_are_not_compiled_where_the_run_would_not_save_time(place, monkeypatch):
+    compile_layer, job, host = torch.nn.Module.compile, Job("training", "a test"), place.host()
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: compile_layer(self, backend="eager"))
+    place.train(host, name="asked", compile=True, max_steps=2, job=job)
+    assert any("they are not compiled, because that would not save time" in text for text in notes_of(job))
+    place.train(name="plain", max_steps=2)
+    assert place.weights("asked") == place.weights("plain")
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_liger_is_used_where_it_is_installed_and_agrees(place, monkeypatch, tmp_path, changes):
+    """A stand-in: Liger needs a GPU."""
+    (tmp_path / "liger_kernel-1.2.dist-info").mkdir()
+    (tmp_path / "liger_kernel-1.2.dist-info" / "METADATA").write_text("Name: liger-kernel\nVersion: 1.2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def apply_liger_kernel(model, _):
+        up = model.model.layers[0].mlp.up_proj
+        up.forward = lambda rows, forward=type(up).forward: forward(up, rows) * (2 if changes else 1)
+
+    fake = SimpleNamespace(apply_liger_kernel=apply_liger_kernel)
+    monkeypatch.setitem(sys.modules, "transformers.integrations.liger", fake)
+    monkeypatch.setattr(machine, "liger_problems", lambda device: ())
+    model, job = place.host().loaded_model().model, Job("training", "a test")
+    with apply_machine_settings(place.settings().machine, model, job):
+        assert is_patched(model.model.layers[0].mlp.up_proj) != changes
+        assert is_patched(model.model.layers[0].mlp) == changes, "else our own kernels"
+    (note,) = (text for text in notes_of(job) if "Liger" in text)
+    assert note.startswith("Liger kernels (1.2) are not used" if changes else "Liger kernels (1.2) are used")
+    assert not is_patched(model.model.layers[0].mlp.up_proj)
+    if changes:
+        with pytest.raises(SettingsError, match="change the logits"):
+            apply_machine_settings(place.settings(liger=True).machine, model, job).__enter__()
 
 
 def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch):
