@@ -56,12 +56,9 @@ def test_auto_checkpointing_is_on_where_a_run_would_not_fit_without():
     found = [resolve_checkpointing(memory_model(free), settings()) for free in (80, 40, 24, 0)]
     assert found == ["off", "half", "on", "on"]
     assert resolve_checkpointing(memory_model(1, device="CPU"), settings()) == "off"
-    for way in ("off", "half", "on", "offload"):
-        assert resolve_checkpointing(memory_model(80), settings(gradient_checkpointing=way)) == way
-    totals = [
-        memory_model(80).memory(settings(gradient_checkpointing=way)).total
-        for way in ("off", "half", "on", "offload")
-    ]
+    model, asked = memory_model(80), [settings(gradient_checkpointing=w) for w in ("off", "half", "on", "offload")]
+    assert [resolve_checkpointing(model, each) for each in asked] == ["off", "half", "on", "offload"]
+    totals = [model.memory(each).total for each in asked]
     assert totals == sorted(totals, reverse=True) and len({*totals}) == 4
     assert DeviceMemory("a card", used=20, total=24, reserved=18).free == 22  # what the model holds counts as free
 

@@ -104,7 +104,7 @@ def test_liger_is_used_where_it_is_installed_and_agrees(place, monkeypatch, tmp_
 
     def apply_liger_kernel(model, _):
         up = model.model.layers[0].mlp.up_proj
-        up.forward = lambda rows, forward=type(up).forward: forward(up, rows) * (2 if changes else 1)
+        up.forward = lambda rows: type(up).forward(up, rows) * (2 if changes else 1)
 
     fake = SimpleNamespace(apply_liger_kernel=apply_liger_kernel)
     monkeypatch.setitem(sys.modules, "transformers.integrations.liger", fake)
