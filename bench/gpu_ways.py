@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ WAYS: Mapping[str, str] = {
     "ours-compile": "Training PRO with compile",
     "trl": "TRL's SFTTrainer, packed",
     "trl-liger": "TRL's SFTTrainer with Liger, packed",
+    "trl-free": "TRL's SFTTrainer with Liger, padding-free",
     "unsloth": "Unsloth, packed",
 }
 OUR_SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -62,6 +64,8 @@ class Task:
     model: Path
     texts: str
     steps: int
+    loading: str = "auto"  # or 4bit
+    checkpointing: str = "off"  # or on
 
     def cut_texts(self, tokenizer: Any) -> list[str]:
         """Cut the project's docs, repeated, into texts that last for the steps, the same for every way."""
@@ -80,11 +84,11 @@ class Task:
         return pieces
 
 
-def measure(way: str, model: Path, texts: str, steps: int) -> Measurement:
+def measure(task: Task) -> Measurement:
     """Measure one way in this process."""
-    meter = StepMeter(way)
+    meter = StepMeter(task.way)
     others = {"unsloth": train_with_unsloth, "trl": train_with_trl, "trl-liger": train_with_trl}
-    others.get(way, train_with_ours)(Task(way, model, texts, steps), meter)
+    {**others, "trl-free": train_with_trl}.get(task.way, train_with_ours)(task, meter)
     return meter.measurement()
 
 
@@ -179,10 +183,11 @@ def train_with_ours(task: Task, meter: StepMeter) -> None:
 
     trainer.RunTrainer.train = watched
     with tempfile.TemporaryDirectory() as scratch:
-        host = loaded_host(Path(scratch), task.model, "auto")
+        host = loaded_host(Path(scratch), task.model, task.loading)
         write_rows(host, task.cut_texts(host.card().tokenizer))
         job = Job("training", "bench")
         changes = {"batch_size": ROWS_PER_BATCH[task.texts], "max_steps": task.steps, **OUR_SETTINGS[task.way]}
+        changes["gradient_checkpointing"] = task.checkpointing
         PeftEngine().train(our_settings(changes), host, job)
     meter.take_steps([event for event in job.log.since(0) if isinstance(event, Step)])
 
@@ -213,15 +218,23 @@ def write_rows(host: StandaloneHost, texts: Sequence[str]) -> None:
 def train_with_trl(task: Task, meter: StepMeter) -> None:
     """Train with TRL's SFTTrainer and its packing, with or without Liger's kernels and loss."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
     from trl import SFTTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(task.model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(task.model, dtype="auto").to(device)
+    more: dict[str, Any] = {"attn_implementation": "flash_attention_2"} if find_spec("flash_attn") else {}
+    if task.loading == "4bit":
+        more["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    model = AutoModelForCausalLM.from_pretrained(task.model, dtype="auto", device_map={"": device}, **more)
+    ways = {"packing": True}
+    if task.way == "trl-free":
+        ways = {"padding_free": True, "per_device_train_batch_size": ROWS_PER_BATCH[task.texts]}
     trainer = SFTTrainer(
         model,
-        args=sft_arguments(task.steps, use_liger_kernel=task.way == "trl-liger"),
+        args=sft_arguments(task, use_liger_kernel=task.way != "trl" and device == "cuda", **ways),
         train_dataset=text_dataset(task.cut_texts(tokenizer)),
         processing_class=tokenizer,
         peft_config=lora_config(),
@@ -236,7 +249,7 @@ def train_with_unsloth(task: Task, meter: StepMeter) -> None:
     from trl import SFTTrainer
 
     model, tokenizer = FastLanguageModel.from_pretrained(
-        str(task.model), max_seq_length=CUTOFF, dtype=torch.bfloat16, load_in_4bit=False
+        str(task.model), max_seq_length=CUTOFF, dtype=torch.bfloat16, load_in_4bit=task.loading == "4bit"
     )
     targets = list(lora_config().target_modules)
     model = FastLanguageModel.get_peft_model(
@@ -246,12 +259,12 @@ def train_with_unsloth(task: Task, meter: StepMeter) -> None:
         lora_dropout=0,
         bias="none",
         target_modules=targets,
-        use_gradient_checkpointing=False,
+        use_gradient_checkpointing="unsloth" if task.checkpointing == "on" else False,
         random_state=SEED,
     )
     trainer = SFTTrainer(
         model,
-        args=sft_arguments(task.steps),
+        args=sft_arguments(task, packing=True),
         train_dataset=text_dataset(task.cut_texts(tokenizer)),
         processing_class=tokenizer,
     )
@@ -277,15 +290,14 @@ def text_dataset(texts: list[str]) -> Any:
     return Dataset.from_dict({"text": texts})
 
 
-def sft_arguments(steps: int, **more: Any) -> Any:
+def sft_arguments(task: Task, **more: Any) -> Any:
     import torch
     from trl import SFTConfig
 
     on_gpu = torch.cuda.is_available()
     return SFTConfig(
         output_dir=tempfile.mkdtemp(),
-        max_steps=steps,
-        per_device_train_batch_size=1,
+        max_steps=task.steps,
         gradient_accumulation_steps=ACCUMULATION,
         learning_rate=RATE,
         lr_scheduler_type="constant",
@@ -296,8 +308,7 @@ def sft_arguments(steps: int, **more: Any) -> Any:
         seed=SEED,
         use_cpu=not on_gpu,
         bf16=on_gpu,
-        packing=True,
         max_length=CUTOFF,
-        gradient_checkpointing=False,
-        **more,
+        gradient_checkpointing=task.checkpointing == "on",
+        **{"per_device_train_batch_size": 1, **more},
     )

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
@@ -79,6 +79,8 @@ def values_of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
         return st.tuples(*map(values_of_type, arguments))
     if origin in (Mapping, dict):
         return st.dictionaries(values_of_type(arguments[0]), values_of_type(arguments[1]), max_size=2)
+    if origin is Sequence:
+        return st.lists(values_of_type(arguments[0]), max_size=3)
     return instances_of(kind)
 
 

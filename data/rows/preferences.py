@@ -124,6 +124,8 @@ def read_decisions(file: Path) -> dict[str, Decision]:
 
 def decide(file: Path, pair: str, decision: Decision) -> None:
     """Switch or drop a preference from now on, or take this decision back."""
+    if not str(pair).removeprefix("-").isdecimal():
+        raise DataError("Show a pair first.")
     decisions = read_decisions(file)
     if decisions.pop(pair, None) != decision:
         decisions[pair] = decision

@@ -31,8 +31,10 @@ def patch_lora_layers(model: Any) -> Iterator[None]:
     """Patch the LoRA layers of a model within this context."""
     groups = list(_find_groups(model))
     weights = CastWeights(groups)
-    # PEFT calls the forward of its base model without hooks, and `generate` does not call PEFT's.
-    modules = {id(m): m for m in (model, getattr(model.get_base_model(), "base_model", model))}
+    # PEFT calls the forward of its base model without hooks, `generate` does not call PEFT's, and OPT's own model
+    # calls the decoder inside of its base model.
+    base = model.get_base_model()
+    modules = {id(m): m for m in (model, base, getattr(base, "base_model", model))}
     hooks = [m.register_forward_pre_hook(lambda m, _: weights.begin_pass(m.training)) for m in modules.values()]
     layers = [layer for group in groups for layer in group.layers]
     for group in groups:

@@ -129,7 +129,7 @@ def test_several_runs_in_a_row(browser, tmp_path, open_page):
             page.press("queue-put")
             page.wait_for_words("queue", f"{name} story.txt;")
         page.press("queue-put")
-        page.wait_for_words("queue-said", "an earlier run is also called 'c'")
+        page.wait_for(lambda: "an earlier run is also called 'c'" in page.everything(), "the refusal")
         page.wait_for_words("run", "next: b")
         page.in_queue("Up: c").click()
         page.wait_for_words("run", "next: c")
