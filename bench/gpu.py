@@ -9,10 +9,10 @@ dropout 0) in bfloat16 on the same texts, without gradient checkpointing, each i
 Unsloth are not part of the project: --libraries and --unsloth name folders in which they are installed. Without
 a GPU, use --models tiny to try the command.
 
-`all` measures the pieces of PIECES for each model and texts, then what Check expects of the memory, whether there is
-a kernel for the attention of packed rows, and the tests for a GPU. A piece that has a row in the file is not measured
-again, and none is begun after --minutes: the same command goes on. A way whose library is not there, or that fails,
-has the reason in its row.
+`all` measures the pieces of PIECES for each model and texts, then what Check expects of the memory, whether there
+is a kernel for the attention of packed rows, and the tests for a GPU. A piece that has a row in the file is not
+measured again, and none is begun after --minutes: the same command goes on. A way whose library is not there, or
+that fails, has the reason in its row.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def memory_row(args: argparse.Namespace, scratch: Path, model: str) -> dict[str,
 def varlen_row() -> dict[str, Any]:
     """Whether a kernel for texts of different lengths is installed, and how its result differs."""
     import torch
-    from training_pro.engine.compute.layer_patches import one_call_kernels
+    from training_pro.engine.compute import one_call_kernels
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     query, key, value = (torch.randn(96, heads, 64, device=device, dtype=torch.bfloat16) for heads in (8, 2, 2))

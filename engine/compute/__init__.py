@@ -5,6 +5,7 @@ from . import failures as failures
 from .collator import Batch as Batch
 from .collator import collate as collate
 from .hf_private import TrainerHooks as TrainerHooks
+from .layer_patches import one_call_kernels as one_call_kernels
 from .layer_patches import use_packed_attention as use_packed_attention
 from .lora_layers import patch_lora_layers as patch_lora_layers
 from .machine import MachineMonitor as MachineMonitor
