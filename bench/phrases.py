@@ -12,54 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import bench_utils
 import numpy as np
 
-WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-LENGTHS, OVERUSE, LISTED = (3, 4, 5), 2.0, 15
+LISTED = 15
 SIDES = ("author", "without", "with")
-
-
-def phrases(text: str) -> Iterator[str]:
-    words = [word.lower() for word in WORD.findall(text)]
-    for length in LENGTHS:
-        yield from (" ".join(words[start : start + length]) for start in range(len(words) - length + 1))
-
-
-def find_overuse(author: Iterable[str], sides: Sequence[Iterable[str]]) -> dict[str, list[float]]:
-    """The overused phrases, each with its uses per 1,000 words: of the author, and of each side."""
-    everyone = [list(author), *map(list, sides)]
-    counts = [Counter(phrase for text in texts for phrase in phrases(text)) for texts in everyone]
-    words = [max(sum(len(WORD.findall(text)) for text in texts), 1) for texts in everyone]
-    repeated = {phrase for own in counts[1:] for phrase, count in own.items() if count > 1}
-    uses = {
-        phrase: [1000 * own[phrase] / total for own, total in zip(counts, words, strict=True)]
-        for phrase in sorted(repeated)
-    }
-    # Of each side only what that side repeats: a single use may be chance.
-    return {
-        phrase: rates
-        for phrase, rates in uses.items()
-        if any(
-            own[phrase] > 1 and rate > OVERUSE * rates[0] for own, rate in zip(counts[1:], rates[1:], strict=True)
-        )
-    }
-
-
-def worst_of(overused: dict[str, list[float]]) -> list[str]:
-    """The phrases that take the most words; one within a longer one that is listed says nothing more."""
-    worst: list[str] = []
-    for phrase in sorted(overused, key=lambda each: -len(each.split()) * max(overused[each][1:])):
-        if len(worst) < LISTED and not any(f" {phrase} " in f" {other} " for other in worst):
-            worst.append(phrase)
-    return worst
 
 
 def write_all(args: argparse.Namespace, done: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -104,6 +66,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="a file of JSON lines, for this model, LoRA and text")
     args = parser.parse_args()
     bench_utils.load()
+    from training_pro.data.split import find_overuse, worst_phrases
+
     lines: list[dict[str, Any]] = []
     if args.results and args.results.exists():
         lines += map(json.loads, args.results.read_text(encoding="utf-8").splitlines())
@@ -113,10 +77,10 @@ def main() -> None:
             with args.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
     texts = {side: [line["text"] for line in lines if line["side"] == side] for side in SIDES}
-    overused = find_overuse(texts["author"], (texts["without"], texts["with"]))
+    overused = find_overuse(texts["author"], ["\n".join(texts[side]) for side in SIDES[1:]])
     totals = [f"{sum(rates):.1f}" for rates in zip(*overused.values(), strict=True)] or ["0.0"] * len(SIDES)
     heading = ("phrase, uses per 1,000 words", "the author", "without the LoRA", "with the LoRA")
-    rows = [(phrase, *(f"{rate:.1f}" for rate in overused[phrase])) for phrase in worst_of(overused)]
+    rows = [(phrase, *(f"{rate:.1f}" for rate in overused[phrase])) for phrase in worst_phrases(overused, LISTED)]
     bench_utils.print_table(heading, ("all overused phrases", *totals), *rows)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,6 +29,8 @@ MIN_PARTS = 10
 NGRAM_WORDS = 20
 WORD = re.compile(r"\w+")
 RUN_WORDS = 8
+# Of phrases, in words; and how many times as often as the author a model has one that it overuses.
+PHRASE_WORDS, OVERUSE = (3, 4, 5), 2.0
 RUN_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
@@ -219,6 +221,44 @@ def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float |
 
 def count_runs(text: str) -> int:
     return max(0, len(_spoken_words(text)) - RUN_WORDS + 1)
+
+
+def find_overuse(author: Iterable[str], sides: Sequence[str]) -> dict[str, list[float]]:
+    """Phrases of 3 to 5 words that a side overuses, with their uses per 1,000 words: of the author and each side.
+
+    A phrase is overused if a side repeats it, since a single use may be chance, and has it more than twice as
+    often as the author.
+    """
+    spoken = [_spoken_words(side) for side in sides]
+    counts = [Counter(_phrases(words)) for words in spoken]
+    repeated = {phrase for own in counts for phrase, count in own.items() if count > 1}
+    of_author, author_words = Counter[str](), 0
+    for text in author:  # which may be large, so only these phrases are counted
+        words = _spoken_words(text)
+        author_words += len(words)
+        of_author.update(filter(repeated.__contains__, _phrases(words)))
+    totals = [author_words, *map(len, spoken)]
+    overused = {}
+    for phrase in sorted(repeated):
+        uses = [own[phrase] for own in (of_author, *counts)]
+        rates = [1000 * count / max(total, 1) for count, total in zip(uses, totals, strict=True)]
+        if any(n > 1 and rate > OVERUSE * rates[0] for n, rate in zip(uses[1:], rates[1:], strict=True)):
+            overused[phrase] = rates
+    return overused
+
+
+def worst_phrases(overused: Mapping[str, Sequence[float]], count: int) -> list[str]:
+    """The phrases that take the most words; one within a longer one that is listed says nothing more."""
+    worst: list[str] = []
+    for phrase in sorted(overused, key=lambda each: -len(each.split()) * max(overused[each][1:])):
+        if len(worst) < count and not any(f" {phrase} " in f" {other} " for other in worst):
+            worst.append(phrase)
+    return worst
+
+
+def _phrases(words: Sequence[str]) -> Iterator[str]:
+    for length in PHRASE_WORDS:
+        yield from (" ".join(words[start : start + length]) for start in range(len(words) - length + 1))
 
 
 def _spoken_words(text: str) -> list[str]:

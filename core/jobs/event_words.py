@@ -209,6 +209,10 @@ def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
     if event.copying is not None:
         copied = "8-word sequences copied from the training data"
         rows.append((copied, f"{event.copying.base:.1%}", f"{event.copying.lora:.1%}"))
+    for phrase in event.overused:
+        what = f"- '{phrase.text}'" if phrase.text else "Overused phrases per 1,000 words"
+        row = (f"{what} (in the training data: {phrase.author:.1f})", f"{phrase.base:.1f}", f"{phrase.lora:.1f}")
+        rows.append(row)
     if event.answers is not None:
         rows.append(_count_row("Questions about the training data answered correctly", event.answers))
     return rows

@@ -395,6 +395,16 @@ class Copying:
     runs: int
 
 
+@dataclass(frozen=True)
+class Phrase:
+    """Uses per 1,000 words of a phrase that the model overuses, or of all of them; beside those of the author."""
+
+    text: str  # empty for all of them
+    author: float
+    base: float
+    lora: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvidenceMeasured(Event):
     """What a LoRA kept, copies and answers; None for what this model or these data don't allow."""
@@ -402,6 +412,7 @@ class EvidenceMeasured(Event):
     general: tuple[TextLoss, ...]
     habits: Habits | None = None
     copying: Copying | None = None
+    overused: tuple[Phrase, ...] = ()  # all of them, then the worst
     answers: Count | None = None  # questions of the data with a short answer, answered right without any context
     seconds: float = 0.0
 

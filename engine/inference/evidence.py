@@ -38,7 +38,7 @@ from ...data.examples import IGNORE_INDEX, MIN_PASSAGE_TOKENS, Example, Examples
 from ...data.load import load_dataset
 from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
-from ...data.split import copied_shares, count_runs
+from ...data.split import copied_shares, count_runs, find_overuse, worst_phrases
 from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings
@@ -62,7 +62,7 @@ WINDOW = 1024  # tokens of the general texts, or the model's context if that is 
 FREE_PROMPTS, FREE_TOKENS, FREE_TEMPERATURE = 8, 160, 0.7
 # A reply counts as short up to MAX_ANSWER_TOKENS; the model may write MORE_TOKENS beyond it.
 MAX_QUESTIONS, MAX_ANSWER_TOKENS, MORE_TOKENS = 32, 24, 8
-MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS = 64, 100
+MAX_REPLY_TOKENS, MAX_EXCERPT_CHARS, MAX_PHRASES = 64, 100, 5
 NOTHING_SAVED = "Nothing was saved."
 
 
@@ -338,6 +338,11 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
     base_share, lora_share = copied_shares([base.written, lora.written], training_texts)
     if base_share is not None and lora_share is not None:  # else the model wrote too little to tell
         copying = events.Copying(base_share, lora_share, count_runs(lora.written))
+    training_texts = (data.examples[number].text for number in range(len(data.examples)))
+    overused = find_overuse(training_texts, [base.written, lora.written])
+    worst = {phrase: overused[phrase] for phrase in worst_phrases(overused, MAX_PHRASES)}
+    if overused:
+        worst = {"": np.sum([*overused.values()], axis=0).tolist(), **worst}
     event = EvidenceMeasured(
         general=tuple(
             events.TextLoss(title, int(sums.tokens.sum()), sums.loss, lora.losses[title].loss)
@@ -345,6 +350,7 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
         ),
         habits=habits,
         copying=copying,
+        overused=tuple(events.Phrase(phrase, *rates) for phrase, rates in worst.items()),
         answers=events.Count(base.right, lora.right, len(questions)) if questions else None,
         seconds=time.monotonic() - started,
     )
