@@ -103,7 +103,7 @@ def _token_losses(
 ) -> TokenLosses:
     targets = targets.to(logits.device)  # the head may be on another GPU than its input
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    return TokenLosses(losses, logits.detach().argmax(-1) == targets, positions)
+    return TokenLosses(losses, logits.detach().argmax(1) == targets, positions)
 
 
 def _supervised_rows(
@@ -145,11 +145,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 logits = logits.div_(cap).tanh_()
                 slope = 1 - logits**2
                 logits.mul_(cap)
-            top, at_target = logits.amax(-1, keepdim=True), logits.gather(1, target)
-            mean = logits.mean(-1, keepdim=True) if smoothing else at_target
+            top, at_target = logits.amax(1, keepdim=True), logits.gather(1, target)
+            mean = logits.mean(1, keepdim=True) if smoothing else at_target
             hits[chunk] = (at_target == top)[:, 0]
             powers = logits.sub_(top).exp_()  # less the largest, so that no power overflows
-            total = powers.sum(-1, keepdim=True)
+            total = powers.sum(1, keepdim=True)
             losses[chunk] = (top + total.log() - ((1 - smoothing) * at_target + smoothing * mean))[:, 0]
             if gradient is None:
                 continue

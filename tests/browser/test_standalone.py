@@ -99,7 +99,7 @@ def test_it_opens_with_the_password_only(browser, tmp_path, open_page):
         page.pause(1)
         assert not page.has("start")
         page.log_in("me", PASSWORD)
-        page.wait_for(lambda: page.has("start"), "the page")
+        page.wait_for(lambda: page.has("start") and page.written("model"), "the page with its menu of models")
         page.press("load")
         page.wait_for_words("model-said", "is loaded")
         page.start("inside", epochs=4)

@@ -167,6 +167,18 @@ def test_more_rows_than_go_through_the_head_at_once_keep_their_gradient_to_its_s
     assert float((rows.grad.double() - exact.grad).norm() / exact.grad.norm()) < most
 
 
+def test_a_model_that_uses_its_output_layer_twice_gets_the_loss_of_all_logits():
+    model = make_model("llama")
+    forward = model.forward
+    model.forward = lambda **inputs: (
+        model.lm_head(torch.zeros(1, 1, model.config.hidden_size)),
+        forward(**inputs),
+    )[1]
+    found = probe(model, smoothing=0.1)
+    assert found.chunked_loss_refusal == "this model uses its output layer in an unusual way (ValueError)"
+    assert (found.loss.head, found.loss.smoothing) == (None, 0.1)
+
+
 @pytest.mark.parametrize("packing", ["off", "on"])
 def test_only_batch_times_accumulation_matters(place, packing):
     options = {"batching": "sequential", "label_smoothing": 0.1, "packing": packing, "max_steps": 2}
