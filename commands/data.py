@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
-from ..core.host import Folders
+from ..core.host import Host
 from ..core.jobs import NotesTaken
 from ..data import dataset_index
 from ..settings import flags
@@ -21,20 +22,141 @@ from ..settings.parsing import row_settings
 from . import options
 from .environment import interpreter
 
-ACTIONS: Mapping[str, str] = {
-    "look": "show what is in it, and what stands out",
-    "clean": "drop duplicates, refusals and more; without --out, only show what would be dropped",
-    "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
-    "convert": "write it as rows of JSON, in one of the common forms",
-    "pairs": "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes",
-    "study": "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others",
-}
+if TYPE_CHECKING:
+    from ..data import workshop
 
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the action says and print its figures."""
+    parser = _make_parser()
+    args = parser.parse_args(arguments)
+    action = ACTIONS[args.action]
+    for option in action.needs:
+        if not getattr(args, option):
+            parser.error(f"{args.action} needs --{option}.")
+    # The workshop imports numpy, which a bare Python does not have.
+    interpreter.ensure_environment("train", torch_spec=args.torch)
+    return action.function(Asked(args, options.make_host(args)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for on the command line, read when an action uses it."""
+
+    args: argparse.Namespace
+    host: Host
+
+    @cached_property
+    def dataset(self) -> workshop.Dataset:
+        from ..data import workshop
+
+        columns = row_settings(flags.given_settings(self.args)).rows.columns
+        return workshop.Dataset(options.find_dataset(self.args.data, self.host.folders), parse_columns(columns))
+
+    @cached_property
+    def out(self) -> Path:
+        """In the folder of datasets, unless it is a path from here or absolute."""
+        name = self.args.out
+        if Path(name).is_absolute() or name.startswith(("./", ".\\", "../", "..\\")):
+            return dataset_index.absolute_path(name)
+        return safe_paths.descendant(self.host.folders.datasets, name, "Output", refusal=DataError)
+
+    def cleaning(self, default: workshop.Recipe) -> tuple[workshop.Recipe, tuple[str, ...]]:
+        """The recipe, and the phrases of refusals."""
+        from ..data import workshop
+        from ..data.rows import load_refusal_phrases
+
+        recipe = workshop.read_recipe(self.args.recipe) if self.args.recipe else default
+        steps = _steps(self.args.set, self.args.phrase)
+        recipe = workshop.check_recipe({**asdict(recipe), **steps}, "--set")
+        return recipe, load_refusal_phrases(self.host.folders)
+
+    def show(self, result: workshop.Cleaned | workshop.Overview, **more: Any) -> int:
+        """Print the figures, and where the output is."""
+        content, lines = {**vars(result), **more}, result.lines()
+        print(dump_json(content) if self.args.json else "\n".join(lines))
+        if self.args.out and self.out.exists():
+            options.say(f"Written: {self.out}")
+        return 0
+
+
+def _look(asked: Asked) -> int:
+    from ..data import workshop
+
+    measure: dict[str, Any] = {}
+    if asked.args.model:
+        from ..engine.tokenizer import make_working_tokenizer
+
+        encode = make_working_tokenizer(asked.host.card().tokenizer).encode
+        measure = {"measure": lambda text: len(encode([text])[0].ids), "unit": "tokens"}
+    overview = workshop.look_at(asked.dataset, *asked.cleaning(workshop.EVERYTHING), **measure)
+    return asked.show(overview, **vars(overview.found), found={})
+
+
+def _clean(asked: Asked) -> int:
+    from ..data import workshop
+
+    out = asked.out if asked.args.out else None
+    return asked.show(workshop.clean_dataset(asked.dataset, *asked.cleaning(workshop.DEFAULT), out))
+
+
+def _split(asked: Asked) -> int:
+    from ..data import workshop
+
+    return asked.show(workshop.split_dataset(asked.dataset, asked.args.validation, asked.args.seed, asked.out))
+
+
+def _convert(asked: Asked) -> int:
+    from ..data import workshop
+
+    return asked.show(workshop.convert_dataset(asked.dataset, asked.args.form, asked.out))
+
+
+def _pairs(asked: Asked) -> int:
+    args, write = asked.args, options.make_engine(asked.args).write_pairs
+    work = partial(write, args.data, args.out, args.tokens or PAIR_TOKENS, asked.host)
+    return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", asked.host, work))
+
+
+def _study(asked: Asked) -> int:
+    from ..data import workshop
+
+    args = asked.args
+    limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
+    request = StudyRequest(str(asked.dataset.path), asked.out, tuple(args.notes), *limits, args.seed)
+    work = partial(options.make_engine(args).study, request, asked.host)
+    job = options.run_job("study", f"Notes on {args.data}", asked.host, work)
+    taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
+    if not taken:
+        return options.exit_code(job)
+    figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
+    return asked.show(workshop.Cleaned(**figures))
+
+
+class Action(NamedTuple):
+    """What an action does, in words, and the options that it can't do without."""
+
+    function: Callable[[Asked], int]
+    words: str
+    needs: Sequence[str] = ()
+
+
+NOTES_HELP = "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others"
+PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
+SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
+ACTIONS: Mapping[str, Action] = {
+    "look": Action(_look, "show what is in it, and what stands out"),
+    "clean": Action(_clean, "drop duplicates, refusals and more; without --out, only show what would be dropped"),
+    "split": Action(_split, SPLIT_HELP, ["out"]),
+    "convert": Action(_convert, "write it as rows of JSON, in one of the common forms", ["out"]),
+    "pairs": Action(_pairs, PAIRS_HELP, ["out"]),
+    "study": Action(_study, NOTES_HELP, ["out", "model"]),
+}
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = options.make_parser("data", json="output one JSON object")
-    action_help = "; ".join(f"{action}: {words}" for action, words in ACTIONS.items())
+    action_help = "; ".join(f"{name}: {action.words}" for name, action in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), metavar="ACTION", help=action_help)
     parser.add_argument("data", metavar="IN", help=f"a file or a folder: {dataset_index.LOOKUP_ORDER}")
     out_help = "the new file, or for split the folder; a relative path is in training/datasets"
@@ -60,64 +182,7 @@ def run(arguments: Sequence[str]) -> int:
     study.add_argument("--notes", nargs="+", choices=NOTE_KINDS, default=usual, metavar="KIND", help=kinds_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
-    args = parser.parse_args(arguments)
-    if args.action in ("split", "convert", "pairs", "study") and not args.out:
-        parser.error(f"{args.action} needs --out.")
-    if args.action == "study" and not args.model:
-        parser.error("study needs --model.")
-    interpreter.ensure_environment("train", torch_spec=args.torch)
-    # These import numpy, which a bare Python does not have.
-    from ..data import workshop
-    from ..data.rows import load_refusal_phrases
-
-    host = options.make_host(args)
-    if args.action == "pairs":
-        work = partial(
-            options.make_engine(args).write_pairs, args.data, args.out, args.tokens or PAIR_TOKENS, host
-        )
-        return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", host, work))
-    columns = row_settings(flags.given_settings(args)).rows.columns
-    dataset = workshop.Dataset(options.find_dataset(args.data, host.folders), parse_columns(columns))
-    out = _output_path(args.out, host.folders) if args.out else None
-    default = workshop.EVERYTHING if args.action == "look" else workshop.DEFAULT
-    recipe = workshop.read_recipe(args.recipe) if args.recipe else default
-    recipe = workshop.check_recipe({**asdict(recipe), **_steps(args.set, args.phrase)}, "--set")
-    refusals = load_refusal_phrases(host.folders)
-    if args.action == "look":
-        measure: dict[str, Any] = {}
-        if args.model:
-            from ..engine.tokenizer import make_working_tokenizer
-
-            encode = make_working_tokenizer(host.card().tokenizer).encode
-            measure = {"measure": lambda text: len(encode([text])[0].ids), "unit": "tokens"}
-        overview = workshop.look_at(dataset, recipe, refusals, **measure)
-        result, lines = overview.found, list(overview.lines())
-        content = {**vars(overview), **vars(result), "found": {}}
-    else:
-        if args.action == "study":
-            assert out
-            limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
-            request = StudyRequest(str(dataset.path), out, tuple(args.notes), *limits, args.seed)
-            work = partial(options.make_engine(args).study, request, host)
-            job = options.run_job("study", f"Notes on {args.data}", host, work)
-            taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
-            if not taken:
-                return options.exit_code(job)
-            figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
-            result = workshop.Cleaned(**figures)
-        elif args.action == "clean":
-            result = workshop.clean_dataset(dataset, recipe, refusals, out)
-        elif args.action == "split":
-            assert out
-            result = workshop.split_dataset(dataset, args.validation, args.seed, out)
-        else:
-            assert out
-            result = workshop.convert_dataset(dataset, args.form, out)
-        lines, content = list(result.lines()), vars(result)
-    print(dump_json(content) if args.json else "\n".join(lines))
-    if out and out.exists():
-        options.say(f"Written: {out}")
-    return 0
+    return parser
 
 
 def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:
@@ -131,10 +196,3 @@ def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:
             value = text.split(",") if key in ("languages", "phrases") else text
         values[key] = value
     return values
-
-
-def _output_path(name: str, folders: Folders) -> Path:
-    """Where an output of this name is: in the folder of datasets, unless it is a path from here or absolute."""
-    if Path(name).is_absolute() or name.startswith(("./", ".\\", "../", "..\\")):
-        return dataset_index.absolute_path(name)
-    return safe_paths.descendant(folders.datasets, name, "Output", refusal=DataError)
