@@ -1,9 +1,10 @@
-"""`script.py data`: look at a dataset, clean, split, convert and study it; no file is ever overwritten."""
+"""`script.py data`: get a dataset, look at it, clean, split, convert and study it; no file is ever overwritten."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from ..core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Host
-from ..core.jobs import NotesTaken
+from ..core.jobs import NotesTaken, console
 from ..data import dataset_index
 from ..settings import flags
 from ..settings.columns import parse_columns
@@ -133,6 +134,35 @@ def _study(asked: Asked) -> int:
     return asked.show(workshop.Cleaned(**figures))
 
 
+def _get(asked: Asked) -> int:
+    from ..downloads import dataset
+
+    args = asked.args
+    source = dataset.DatasetSource(
+        args.data,
+        subset=args.subset,
+        split=args.split,
+        columns=tuple(args.keep_columns),
+        rows=args.rows,
+        share=args.share,
+        revision=args.revision,
+        max_bytes=round(args.max_gb * 1e9),
+        allow_private=args.allow_private,
+    )
+    args.out = args.out or source.default_name
+    printer = console.EventPrinter(options.say, options.terminal())
+    try:
+        with options.handle_end_signals(signal.default_int_handler):
+            suffixes = dataset_index.DATA_SUFFIXES
+            dataset.get_dataset(source, asked.out, suffixes, printer.print_event, lambda: False)
+    except KeyboardInterrupt:
+        raise DataError("Stopped. Nothing was kept.") from None
+    finally:
+        printer.clear()
+    print(dump_json({"out": str(asked.out)}) if args.json else asked.out)
+    return 0
+
+
 class Action(NamedTuple):
     """What an action does, in words, and the options that it can't do without."""
 
@@ -145,6 +175,7 @@ NOTES_HELP = "let --model take notes on it into --out, to train on: questions, r
 PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
 SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
 ACTIONS: Mapping[str, Action] = {
+    "get": Action(_get, "download a dataset of the Hugging Face Hub, OWNER/NAME, or the file at a URL"),
     "look": Action(_look, "show what is in it, and what stands out"),
     "clean": Action(_clean, "drop duplicates, refusals and more; without --out, only show what would be dropped"),
     "split": Action(_split, SPLIT_HELP, ["out"]),
@@ -158,7 +189,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = options.make_parser("data", json="output one JSON object")
     action_help = "; ".join(f"{name}: {action.words}" for name, action in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), metavar="ACTION", help=action_help)
-    parser.add_argument("data", metavar="IN", help=f"a file or a folder: {dataset_index.LOOKUP_ORDER}")
+    in_help = f"a file or a folder: {dataset_index.LOOKUP_ORDER}; for get, OWNER/NAME or a URL"
+    parser.add_argument("data", metavar="IN", help=in_help)
     out_help = "the new file, or for split the folder; a relative path is in training/datasets"
     parser.add_argument("--out", metavar="OUT", default="", help=out_help)
     recipe_help = "a file with the steps of cleaning, such as the .recipe.json beside a cleaned dataset"
@@ -180,6 +212,18 @@ def _make_parser() -> argparse.ArgumentParser:
     study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
     kinds_help, usual = f"the kinds of notes: {', '.join(NOTE_KINDS)} (default: all but briefs)", NOTE_KINDS[:-1]
     study.add_argument("--notes", nargs="+", choices=NOTE_KINDS, default=usual, metavar="KIND", help=kinds_help)
+    get = parser.add_argument_group("What to get")
+    get.add_argument("--subset", default="", metavar="NAME", help="the subset of a dataset on the Hub")
+    get.add_argument("--split", default="", metavar="NAME", help="the split (default: train, or the only one)")
+    columns_help = "write only these columns (default: all)"
+    get.add_argument("--keep-columns", nargs="+", default=[], metavar="COLUMN", help=columns_help)
+    get.add_argument("--rows", type=int, default=0, metavar="N", help="get only the first N rows")
+    get.add_argument("--share", type=float, default=1, metavar="SHARE", help="draw this share of the rows")
+    get.add_argument("--revision", default="main", metavar="R", help="a branch, tag or commit (default: main)")
+    limit_help = "refuse more than so many GB (default: 1)"
+    get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
+    private_help = "also open a URL that leads to this machine or its network"
+    get.add_argument("--allow-private", action="store_true", help=private_help)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
     return parser
