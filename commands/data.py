@@ -1,4 +1,4 @@
-"""`script.py data`: get a dataset, look at it, clean, split, convert and study it; no file is ever overwritten."""
+"""`script.py data`: get, look at, clean, split, convert, study and examine a dataset; nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
+from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Host
-from ..core.jobs import NotesTaken, console
+from ..core.jobs import ExamAsked, NotesTaken, console, event_words
 from ..data import dataset_index
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
+from ..train_utils import align_columns
 from . import options
 from .environment import interpreter
 
@@ -32,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = _make_parser()
     args = parser.parse_args(arguments)
     action = ACTIONS[args.action]
-    for option in action.needs:
+    for option in (*action.needs, *(["exam"] if args.failed else [])):
         if not getattr(args, option):
             parser.error(f"{args.action} needs --{option}.")
     # The workshop imports numpy, which a bare Python does not have.
@@ -119,14 +120,41 @@ def _pairs(asked: Asked) -> int:
     return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", asked.host, work))
 
 
-def _study(asked: Asked) -> int:
+def _exam(asked: Asked) -> int:
+    args, host = asked.args, asked.host
+    if args.out:
+        return _study(asked, args.per_section)
+    lora = options.find_lora(args.lora, host.folders) if args.lora else ""
+    work = partial(options.make_engine(args).exam, args.data, lora, host)
+    job = options.run_job("evidence", f"Exam {args.data}", host, work)
+    events = [event for event in job.log.since(0) if isinstance(event, ExamAsked)]
+    if args.json:
+        print(dump_json(dict(zip(("without", "with"), map(asdict, events), strict=False))))
+    else:
+        print("\n".join(align_columns(event_words.exam_table(events))))
+    return options.exit_code(job)
+
+
+def _study(asked: Asked, per_section: int = 0) -> int:
     from ..data import workshop
 
-    args = asked.args
-    limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
-    request = StudyRequest(str(asked.dataset.path), asked.out, tuple(args.notes), *limits, args.seed)
+    args, folders = asked.args, asked.host.folders
+    request = StudyRequest(
+        str(asked.dataset.path),
+        asked.out,
+        tuple(args.notes),
+        rounds=args.rounds or int(not args.minutes and not args.tokens),
+        minutes=args.minutes,
+        tokens=args.tokens,
+        seed=args.seed,
+        per_section=per_section,
+        exams=tuple(options.find_dataset(name, folders) for name in args.exam),
+        failed=options.find_lora(args.failed, folders) if args.failed else "",
+        target=args.target,
+    )
     work = partial(options.make_engine(args).study, request, asked.host)
-    job = options.run_job("study", f"Notes on {args.data}", asked.host, work)
+    title = f"Exam about {args.data}" if per_section else f"Notes on {args.data}"
+    job = options.run_job("study", title, asked.host, work)
     taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
     if not taken:
         return options.exit_code(job)
@@ -173,6 +201,7 @@ class Action(NamedTuple):
 
 NOTES_HELP = "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others"
 PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
+EXAM_HELP = "let --model write an exam about it into --out; without --out, ask --model this exam, also with --lora"
 SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
 ACTIONS: Mapping[str, Action] = {
     "get": Action(_get, "download a dataset of the Hugging Face Hub, OWNER/NAME, or the file at a URL"),
@@ -182,6 +211,7 @@ ACTIONS: Mapping[str, Action] = {
     "convert": Action(_convert, "write it as rows of JSON, in one of the common forms", ["out"]),
     "pairs": Action(_pairs, PAIRS_HELP, ["out"]),
     "study": Action(_study, NOTES_HELP, ["out", "model"]),
+    "exam": Action(_exam, EXAM_HELP, ["model"]),
 }
 
 
@@ -212,6 +242,23 @@ def _make_parser() -> argparse.ArgumentParser:
     study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
     kinds_help, usual = f"the kinds of notes: {', '.join(NOTE_KINDS)} (default: all but briefs)", NOTE_KINDS[:-1]
     study.add_argument("--notes", nargs="+", choices=NOTE_KINDS, default=usual, metavar="KIND", help=kinds_help)
+    exam_help = "write no note that is a question of these exams"
+    study.add_argument("--exam", nargs="+", default=[], metavar="EXAM", help=exam_help)
+    failed_help = "study again, in a further round, the sections that this LoRA had wrong in its last exam"
+    study.add_argument("--failed", metavar="LORA", default="", help=failed_help)
+    target_help = "the share of right answers from which a section is not studied again (default: 0.8)"
+    study.add_argument("--target", type=float, default=0.8, metavar="SHARE", help=target_help)
+    exams = parser.add_argument_group("Exams")
+    section_help = f"questions about each section between hard cuts (default: {EXAM_QUESTIONS})"
+    exams.add_argument("--per-section", type=int, default=EXAM_QUESTIONS, metavar="N", help=section_help)
+    exams.add_argument("--lora", metavar="NAME", default="", help="a LoRA, to be asked with it, too")
+    _add_get_options(parser)
+    options.add_model(parser, required=False)
+    flags.add_flag_group(parser, "How rows are read", ["columns"])
+    return parser
+
+
+def _add_get_options(parser: argparse.ArgumentParser) -> None:
     get = parser.add_argument_group("What to get")
     get.add_argument("--subset", default="", metavar="NAME", help="the subset of a dataset on the Hub")
     get.add_argument("--split", default="", metavar="NAME", help="the split (default: train, or the only one)")
@@ -224,9 +271,6 @@ def _make_parser() -> argparse.ArgumentParser:
     get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
     private_help = "also open a URL that leads to this machine or its network"
     get.add_argument("--allow-private", action="store_true", help=private_help)
-    options.add_model(parser, required=False)
-    flags.add_flag_group(parser, "How rows are read", ["columns"])
-    return parser
 
 
 def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:

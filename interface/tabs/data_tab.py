@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
+from ...core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ...core.errors import DataError
 from ...core.files import safe_paths
 from ...core.jobs import NotesTaken
@@ -78,7 +78,10 @@ class DataTab:
             self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
             self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], label="Kinds of notes")
             self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
+            help_text = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
+            self._exam = gr.Textbox(label="Exam", info=help_text, max_lines=1, elem_id="tp-workshop-exam")
         with gr.Row(elem_classes="tp-buttons"):
+            exam_button = gr.Button("Write exam", interactive=enabled, elem_id="tp-workshop-write-exam")
             study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
             self.stop_button = StopButton(context, "study", "tp-workshop-stop")
         status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
@@ -93,9 +96,11 @@ class DataTab:
             add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
         inputs = {self._data, self._out}
         add_handler(pairs_button.click, self._on_pairs, inputs, status, what="Writing pairs")
-        inputs = {self._data, self._notes, self._kinds, self._minutes}
+        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam}
         options = {"what": "Taking notes", "clears": {found: ""}}
         add_handler(study_button.click, self._on_study, inputs, outputs, **options)
+        options = {"what": "Writing an exam", "clears": {found: ""}}
+        add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
         for stop_button in (self.pairs_stop, self.stop_button):
             stop_button.connect(status)
         opened, context = [tab.select, page_load()], self._context
@@ -139,16 +144,29 @@ class DataTab:
             yield status
 
     async def _on_study(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        minutes, exam = float(inputs[self._minutes] or 0), str(inputs[self._exam] or "").strip()
+        datasets = dataset_index.find_datasets([exam] if exam else [], self._context.host.folders)
+        more = {"rounds": int(not minutes), "minutes": minutes, "exams": tuple(each.path for each in datasets)}
+        async for shown in self._write(inputs, self._notes, tuple(inputs[self._kinds] or ()), **more):
+            yield shown
+
+    async def _on_exam(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        async for shown in self._write(inputs, self._exam, ("questions",), per_section=EXAM_QUESTIONS):
+            yield shown
+
+    async def _write(
+        self, inputs: Mapping[Any, Any], box: gr.Textbox, kinds: tuple[str, ...], **more: Any
+    ) -> AsyncIterator[tuple[str, str]]:
+        """Let the model write on the dataset into the file that is named in the box."""
         host, name = self._context.host, str(inputs[self._data] or "").strip()
-        out = str(inputs[self._notes] or "").strip()
-        if not (name and out.endswith(".jsonl") and inputs[self._kinds]):
-            raise DataError("Choose a dataset and kinds of notes, and enter a name with .jsonl under Notes.")
+        out = str(inputs[box] or "").strip()
+        if not (name and out.endswith(".jsonl") and kinds):
+            raise DataError(f"Choose a dataset and kinds of notes. Enter a name with .jsonl under {box.label}.")
         (entry,) = dataset_index.find_datasets([name], host.folders)
-        path = safe_paths.descendant(host.folders.datasets, out, "Notes", refusal=DataError)
-        minutes = float(inputs[self._minutes] or 0)
-        request = StudyRequest(str(entry.path), path, tuple(inputs[self._kinds]), int(not minutes), minutes)
+        path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
+        request = StudyRequest(str(entry.path), path, kinds, **more)
         found, work = Markup(), partial(self._context.engine.study, request, host)
-        async for status, events in self._context.follow_job("study", f"Notes on {name}", work):
+        async for status, events in self._context.follow_job("study", f"{box.label} on {name}", work):
             for event in events:
                 if isinstance(event, NotesTaken):
                     lines = [f"{count:,} dropped: {reason}" for reason, count in event.dropped.items()]
