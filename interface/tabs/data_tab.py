@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ...core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ...core.errors import DataError
 from ...core.files import safe_paths
-from ...core.jobs import NotesTaken
+from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request
 from ...data import dataset_index
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
@@ -43,6 +43,23 @@ class DataTab:
         self._context = context
         enabled = not self._context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+        with gr.Row():
+            help_text = "OWNER/NAME of a dataset on the Hugging Face Hub, or the URL of a file."
+            self._address = gr.Textbox(
+                label="Get a dataset", info=help_text, max_lines=1, elem_id="tp-dataset-from"
+            )
+            self._subset = gr.Textbox(label="Subset", info="Of the Hub.", max_lines=1, elem_id="tp-dataset-subset")
+            help_text = "Of the Hub. Empty: train."
+            self._split = gr.Textbox(label="Split", info=help_text, max_lines=1, elem_id="tp-dataset-split")
+            self._rows = gr.Number(
+                0, precision=0, label="First rows", info="0 gets all.", elem_id="tp-dataset-rows"
+            )
+            help_text = "Empty: by the address."
+            self._name = gr.Textbox(label="Save as", info=help_text, max_lines=1, elem_id="tp-dataset-name")
+        with gr.Row(elem_classes="tp-buttons"):
+            get_button = gr.Button("Get it", interactive=enabled, elem_id="tp-dataset-get")
+            get_stop = StopButton(context, "dataset", "tp-dataset-stop", on_model=False)
+        got = gr.HTML(elem_id="tp-dataset-said", elem_classes="tp-said")
         with gr.Row():
             self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
             help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
@@ -103,8 +120,30 @@ class DataTab:
         add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
         for stop_button in (self.pairs_stop, self.stop_button):
             stop_button.connect(status)
-        opened, context = [tab.select, page_load()], self._context
+        wanted = {self._address, self._subset, self._split, self._rows, self._name}
+        done = add_handler(get_button.click, self._on_get, wanted, got, what="Getting the dataset")
+        get_stop.connect(got)
+        opened, context = [tab.select, page_load(), done.then], self._context
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+
+    async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        from ...downloads import dataset
+
+        address, subset, split, name = (
+            str(inputs[box] or "").strip() for box in (self._address, self._subset, self._split, self._name)
+        )
+        source = dataset.DatasetSource(address, subset, split, rows=int(inputs[self._rows] or 0))
+        folder = self._context.host.folders.datasets
+        out = safe_paths.descendant(folder, name or source.default_name, "Save as", refusal=DataError)
+
+        def get(job: Job) -> JobEnded:
+            is_stopped = partial(job.control.asked, Request.STOP)
+            return dataset.get_dataset(source, out, dataset_index.DATA_SUFFIXES, job.log.append, is_stopped)
+
+        notes = Markup()
+        async for status, events in self._context.follow_job("dataset", f"Getting {address}", get, on_model=False):
+            notes += markup.join(markup.paragraph(event.text) for event in events if isinstance(event, Note))
+            yield notes + status
 
     def _on_look(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
         from ...data import workshop
