@@ -72,7 +72,7 @@ def run_export(arguments: Sequence[str]) -> int:
     host = options.make_host(args)
     settings = read_settings(args, host, args.settings)
     out = choose_output(args.out, host.folders)
-    datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
+    datasets = find_datasets(settings.dataset_names, host.folders)
     paths = {dataset.name: dataset.path for dataset in datasets}
     write_portable_run(settings, paths, host.card(), host.folders, out)
     say(f"{out} contains the settings and the data. Its README.txt explains how to train on another machine.")

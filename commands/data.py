@@ -1,42 +1,226 @@
-"""`script.py data`: look at a dataset, clean, split, convert and study it; no file is ever overwritten."""
+"""`script.py data`: get, look at, clean, split, convert, study and examine a dataset; nothing is overwritten."""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
+from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
-from ..core.host import Folders
-from ..core.jobs import NotesTaken
+from ..core.host import Host
+from ..core.jobs import ExamAsked, NotesTaken, console, event_words
 from ..data import dataset_index
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
+from ..train_utils import align_columns
 from . import options
 from .environment import interpreter
 
-ACTIONS: Mapping[str, str] = {
-    "look": "show what is in it, and what stands out",
-    "clean": "drop duplicates, refusals and more; without --out, only show what would be dropped",
-    "split": "write train.jsonl and validation.jsonl into the folder --out, without a leak between them",
-    "convert": "write it as rows of JSON, in one of the common forms",
-    "pairs": "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes",
-    "study": "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others",
-}
+if TYPE_CHECKING:
+    from ..data import workshop
 
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the action says and print its figures."""
+    parser = _make_parser()
+    args = parser.parse_args(arguments)
+    action = ACTIONS[args.action]
+    for option in (*action.needs, *(["exam"] if args.failed else [])):
+        if not getattr(args, option):
+            parser.error(f"{args.action} needs --{option}.")
+    # The workshop imports numpy, which a bare Python does not have.
+    interpreter.ensure_environment("train", torch_spec=args.torch)
+    return action.function(Asked(args, options.make_host(args)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for on the command line, read when an action uses it."""
+
+    args: argparse.Namespace
+    host: Host
+
+    @cached_property
+    def dataset(self) -> workshop.Dataset:
+        from ..data import workshop
+
+        columns = row_settings(flags.given_settings(self.args)).rows.columns
+        return workshop.Dataset(options.find_dataset(self.args.data, self.host.folders), parse_columns(columns))
+
+    @cached_property
+    def out(self) -> Path:
+        """In the folder of datasets, unless it is a path from here or absolute."""
+        name = self.args.out
+        if Path(name).is_absolute() or name.startswith(("./", ".\\", "../", "..\\")):
+            return dataset_index.absolute_path(name)
+        return safe_paths.descendant(self.host.folders.datasets, name, "Output", refusal=DataError)
+
+    def cleaning(self, default: workshop.Recipe) -> tuple[workshop.Recipe, tuple[str, ...]]:
+        """The recipe, and the phrases of refusals."""
+        from ..data import workshop
+        from ..data.rows import load_refusal_phrases
+
+        recipe = workshop.read_recipe(self.args.recipe) if self.args.recipe else default
+        steps = _steps(self.args.set, self.args.phrase)
+        recipe = workshop.check_recipe({**asdict(recipe), **steps}, "--set")
+        return recipe, load_refusal_phrases(self.host.folders)
+
+    def show(self, result: workshop.Cleaned | workshop.Overview, **more: Any) -> int:
+        """Print the figures, and where the output is."""
+        content, lines = {**vars(result), **more}, result.lines()
+        print(dump_json(content) if self.args.json else "\n".join(lines))
+        if self.args.out and self.out.exists():
+            options.say(f"Written: {self.out}")
+        return 0
+
+
+def _look(asked: Asked) -> int:
+    from ..data import workshop
+
+    measure: dict[str, Any] = {}
+    if asked.args.model:
+        from ..engine.tokenizer import make_working_tokenizer
+
+        encode = make_working_tokenizer(asked.host.card().tokenizer).encode
+        measure = {"measure": lambda text: len(encode([text])[0].ids), "unit": "tokens"}
+    overview = workshop.look_at(asked.dataset, *asked.cleaning(workshop.EVERYTHING), **measure)
+    return asked.show(overview, **vars(overview.found), found={})
+
+
+def _clean(asked: Asked) -> int:
+    from ..data import workshop
+
+    out = asked.out if asked.args.out else None
+    return asked.show(workshop.clean_dataset(asked.dataset, *asked.cleaning(workshop.DEFAULT), out))
+
+
+def _split(asked: Asked) -> int:
+    from ..data import workshop
+
+    return asked.show(workshop.split_dataset(asked.dataset, asked.args.validation, asked.args.seed, asked.out))
+
+
+def _convert(asked: Asked) -> int:
+    from ..data import workshop
+
+    return asked.show(workshop.convert_dataset(asked.dataset, asked.args.form, asked.out))
+
+
+def _pairs(asked: Asked) -> int:
+    args, write = asked.args, options.make_engine(asked.args).write_pairs
+    work = partial(write, args.data, args.out, args.tokens or PAIR_TOKENS, asked.host)
+    return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", asked.host, work))
+
+
+def _exam(asked: Asked) -> int:
+    args, host = asked.args, asked.host
+    if args.out:
+        return _study(asked, args.per_section)
+    lora = options.find_lora(args.lora, host.folders) if args.lora else ""
+    work = partial(options.make_engine(args).exam, args.data, lora, host)
+    job = options.run_job("evidence", f"Exam {args.data}", host, work)
+    events = [event for event in job.log.since(0) if isinstance(event, ExamAsked)]
+    if args.json:
+        print(dump_json(dict(zip(("without", "with"), map(asdict, events), strict=False))))
+    else:
+        print("\n".join(align_columns(event_words.exam_table(events))))
+    return options.exit_code(job)
+
+
+def _study(asked: Asked, per_section: int = 0) -> int:
+    from ..data import workshop
+
+    args, folders = asked.args, asked.host.folders
+    request = StudyRequest(
+        str(asked.dataset.path),
+        asked.out,
+        tuple(args.notes),
+        rounds=args.rounds or int(not args.minutes and not args.tokens),
+        minutes=args.minutes,
+        tokens=args.tokens,
+        seed=args.seed,
+        per_section=per_section,
+        exams=tuple(options.find_dataset(name, folders) for name in args.exam),
+        failed=options.find_lora(args.failed, folders) if args.failed else "",
+        target=args.target,
+    )
+    work = partial(options.make_engine(args).study, request, asked.host)
+    title = f"Exam about {args.data}" if per_section else f"Notes on {args.data}"
+    job = options.run_job("study", title, asked.host, work)
+    taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
+    if not taken:
+        return options.exit_code(job)
+    figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
+    return asked.show(workshop.Cleaned(**figures))
+
+
+def _get(asked: Asked) -> int:
+    from ..downloads import dataset
+
+    args = asked.args
+    source = dataset.DatasetSource(
+        args.data,
+        subset=args.subset,
+        split=args.split,
+        columns=tuple(args.keep_columns),
+        rows=args.rows,
+        share=args.share,
+        revision=args.revision,
+        max_bytes=round(args.max_gb * 1e9),
+        allow_private=args.allow_private,
+    )
+    args.out = args.out or source.default_name
+    printer = console.EventPrinter(options.say, options.terminal())
+    try:
+        with options.handle_end_signals(signal.default_int_handler):
+            suffixes = dataset_index.DATA_SUFFIXES
+            dataset.get_dataset(source, asked.out, suffixes, printer.print_event, lambda: False)
+    except KeyboardInterrupt:
+        raise DataError("Stopped. Nothing was kept.") from None
+    finally:
+        printer.clear()
+    print(dump_json({"out": str(asked.out)}) if args.json else asked.out)
+    return 0
+
+
+class Action(NamedTuple):
+    """What an action does, in words, and the options that it can't do without."""
+
+    function: Callable[[Asked], int]
+    words: str
+    needs: Sequence[str] = ()
+
+
+NOTES_HELP = "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others"
+PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
+EXAM_HELP = "let --model write an exam about it into --out; without --out, ask --model this exam, also with --lora"
+SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
+ACTIONS: Mapping[str, Action] = {
+    "get": Action(_get, "download a dataset of the Hugging Face Hub, OWNER/NAME, or the file at a URL"),
+    "look": Action(_look, "show what is in it, and what stands out"),
+    "clean": Action(_clean, "drop duplicates, refusals and more; without --out, only show what would be dropped"),
+    "split": Action(_split, SPLIT_HELP, ["out"]),
+    "convert": Action(_convert, "write it as rows of JSON, in one of the common forms", ["out"]),
+    "pairs": Action(_pairs, PAIRS_HELP, ["out"]),
+    "study": Action(_study, NOTES_HELP, ["out", "model"]),
+    "exam": Action(_exam, EXAM_HELP, ["model"]),
+}
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = options.make_parser("data", json="output one JSON object")
-    action_help = "; ".join(f"{action}: {words}" for action, words in ACTIONS.items())
+    action_help = "; ".join(f"{name}: {action.words}" for name, action in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), metavar="ACTION", help=action_help)
-    parser.add_argument("data", metavar="IN", help=f"a file or a folder: {dataset_index.LOOKUP_ORDER}")
+    in_help = f"a file or a folder: {dataset_index.LOOKUP_ORDER}; for get, OWNER/NAME or a URL"
+    parser.add_argument("data", metavar="IN", help=in_help)
     out_help = "the new file, or for split the folder; a relative path is in training/datasets"
     parser.add_argument("--out", metavar="OUT", default="", help=out_help)
     recipe_help = "a file with the steps of cleaning, such as the .recipe.json beside a cleaned dataset"
@@ -58,66 +242,35 @@ def run(arguments: Sequence[str]) -> int:
     study.add_argument("--rounds", type=int, default=0, metavar="N", help=rounds_help)
     kinds_help, usual = f"the kinds of notes: {', '.join(NOTE_KINDS)} (default: all but briefs)", NOTE_KINDS[:-1]
     study.add_argument("--notes", nargs="+", choices=NOTE_KINDS, default=usual, metavar="KIND", help=kinds_help)
+    exam_help = "write no note that is a question of these exams"
+    study.add_argument("--exam", nargs="+", default=[], metavar="EXAM", help=exam_help)
+    failed_help = "study again, in a further round, the sections that this LoRA had wrong in its last exam"
+    study.add_argument("--failed", metavar="LORA", default="", help=failed_help)
+    target_help = "the share of right answers from which a section is not studied again (default: 0.8)"
+    study.add_argument("--target", type=float, default=0.8, metavar="SHARE", help=target_help)
+    exams = parser.add_argument_group("Exams")
+    section_help = f"questions about each section between hard cuts (default: {EXAM_QUESTIONS})"
+    exams.add_argument("--per-section", type=int, default=EXAM_QUESTIONS, metavar="N", help=section_help)
+    exams.add_argument("--lora", metavar="NAME", default="", help="a LoRA, to be asked with it, too")
+    _add_get_options(parser)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])
-    args = parser.parse_args(arguments)
-    if args.action in ("split", "convert", "pairs", "study") and not args.out:
-        parser.error(f"{args.action} needs --out.")
-    if args.action == "study" and not args.model:
-        parser.error("study needs --model.")
-    interpreter.ensure_environment("train", torch_spec=args.torch)
-    # These import numpy, which a bare Python does not have.
-    from ..data import workshop
-    from ..data.rows import load_refusal_phrases
+    return parser
 
-    host = options.make_host(args)
-    if args.action == "pairs":
-        work = partial(
-            options.make_engine(args).write_pairs, args.data, args.out, args.tokens or PAIR_TOKENS, host
-        )
-        return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", host, work))
-    columns = row_settings(flags.given_settings(args)).rows.columns
-    dataset = workshop.Dataset(options.find_dataset(args.data, host.folders), parse_columns(columns))
-    out = _output_path(args.out, host.folders) if args.out else None
-    default = workshop.EVERYTHING if args.action == "look" else workshop.DEFAULT
-    recipe = workshop.read_recipe(args.recipe) if args.recipe else default
-    recipe = workshop.check_recipe({**asdict(recipe), **_steps(args.set, args.phrase)}, "--set")
-    refusals = load_refusal_phrases(host.folders)
-    if args.action == "look":
-        measure: dict[str, Any] = {}
-        if args.model:
-            from ..engine.tokenizer import make_working_tokenizer
 
-            encode = make_working_tokenizer(host.card().tokenizer).encode
-            measure = {"measure": lambda text: len(encode([text])[0].ids), "unit": "tokens"}
-        overview = workshop.look_at(dataset, recipe, refusals, **measure)
-        result, lines = overview.found, list(overview.lines())
-        content = {**vars(overview), **vars(result), "found": {}}
-    else:
-        if args.action == "study":
-            assert out
-            limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens)
-            request = StudyRequest(str(dataset.path), out, tuple(args.notes), *limits, args.seed)
-            work = partial(options.make_engine(args).study, request, host)
-            job = options.run_job("study", f"Notes on {args.data}", host, work)
-            taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
-            if not taken:
-                return options.exit_code(job)
-            figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
-            result = workshop.Cleaned(**figures)
-        elif args.action == "clean":
-            result = workshop.clean_dataset(dataset, recipe, refusals, out)
-        elif args.action == "split":
-            assert out
-            result = workshop.split_dataset(dataset, args.validation, args.seed, out)
-        else:
-            assert out
-            result = workshop.convert_dataset(dataset, args.form, out)
-        lines, content = list(result.lines()), vars(result)
-    print(dump_json(content) if args.json else "\n".join(lines))
-    if out and out.exists():
-        options.say(f"Written: {out}")
-    return 0
+def _add_get_options(parser: argparse.ArgumentParser) -> None:
+    get = parser.add_argument_group("What to get")
+    get.add_argument("--subset", default="", metavar="NAME", help="the subset of a dataset on the Hub")
+    get.add_argument("--split", default="", metavar="NAME", help="the split (default: train, or the only one)")
+    columns_help = "write only these columns (default: all)"
+    get.add_argument("--keep-columns", nargs="+", default=[], metavar="COLUMN", help=columns_help)
+    get.add_argument("--rows", type=int, default=0, metavar="N", help="get only the first N rows")
+    get.add_argument("--share", type=float, default=1, metavar="SHARE", help="draw this share of the rows")
+    get.add_argument("--revision", default="main", metavar="R", help="a branch, tag or commit (default: main)")
+    limit_help = "refuse more than so many GB (default: 1)"
+    get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
+    private_help = "also open a URL that leads to this machine or its network"
+    get.add_argument("--allow-private", action="store_true", help=private_help)
 
 
 def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:
@@ -131,10 +284,3 @@ def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:
             value = text.split(",") if key in ("languages", "phrases") else text
         values[key] = value
     return values
-
-
-def _output_path(name: str, folders: Folders) -> Path:
-    """Where an output of this name is: in the folder of datasets, unless it is a path from here or absolute."""
-    if Path(name).is_absolute() or name.startswith(("./", ".\\", "../", "..\\")):
-        return dataset_index.absolute_path(name)
-    return safe_paths.descendant(folders.datasets, name, "Output", refusal=DataError)

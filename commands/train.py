@@ -88,7 +88,7 @@ def settings_and_problems(
     values = {key: value for preset in chosen_presets for key, value in preset.values.items()}
     problems = list[str]()
     # On the command line, a dataset may also be a path; the settings of a run hold names.
-    data: dict[str, list[str]] = {key: [] for key in ("data", "eval_data") if key in vars(args)}
+    data: dict[str, list[str]] = {key: [] for key in ("data", "eval_data", "exam") if key in vars(args)}
     for key, found in data.items():
         for name in vars(args)[key]:
             try:

@@ -76,13 +76,14 @@ class GgufRequest:
     model: str = ""  # the base model, or the GGUF file that the LoRA is for; empty: the one that the LoRA names
 
 
+EXAM_QUESTIONS = 4  # of an exam about each section
 NOTE_KINDS = ("questions", "rewordings", "summaries", "links", "briefs")
 """The kinds of notes that a model takes on a text."""
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """Request to take notes on a dataset, or to resume that; 0 sets no limit."""
+    """Request to take notes on a dataset, or to write an exam, or to resume that; 0 sets no limit."""
 
     data: str  # a path
     out: Path
@@ -91,6 +92,10 @@ class StudyRequest:
     minutes: float = 0.0
     tokens: int = 0
     seed: int = 42
+    per_section: int = 0  # questions for an exam on each section, instead of notes
+    exams: tuple[Path, ...] = ()  # no note is a question of these
+    failed: LoraName = ""  # only sections of which this LoRA had less than `target` right in its last exam
+    target: float = 0.8
 
 
 class Engine(Protocol[Settings, Report]):
@@ -136,6 +141,9 @@ class Engine(Protocol[Settings, Report]):
 
     def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
         """Take notes on a dataset without a LoRA, into a file, and report them as a NotesTaken event."""
+
+    def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        """Ask the model an exam without a LoRA and with one (empty: only without) as ExamAsked events."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""

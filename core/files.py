@@ -17,10 +17,11 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -82,6 +83,22 @@ def atomic_write(path: Path, name: str = "") -> Iterator[Path]:
         with suppress(OSError):
             remove_folder(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_files(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary paths that get these names at the end; a file that exists is never overwritten."""
+
+    def refuse_existing() -> None:
+        for path in paths:
+            if path.exists() or path.is_symlink():
+                raise SavingError(f"{path} exists already. Choose another name, or remove it.")
+
+    refuse_existing()
+    with ExitStack() as stack:
+        names = (f".making-{token_hex(4)}-{path.name}" for path in paths)
+        yield [stack.enter_context(atomic_write(*each)) for each in zip(paths, names, strict=True)]
+        refuse_existing()  # another program may have made one in the meantime
 
 
 @contextmanager

@@ -1,3 +1,3 @@
-"""Models from the Hugging Face hub, LoRAs to it, and the packages of our environments."""
+"""Models and datasets from the Hugging Face hub, LoRAs to it, and the packages of our environments."""
 
-__all__ = ["download", "hub_models", "upload", "virtual_env"]
+__all__ = ["dataset", "download", "hub_models", "upload", "virtual_env"]

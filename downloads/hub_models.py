@@ -1,4 +1,7 @@
-"""Models on the Hugging Face Hub: their names, the files that a model needs, and why one can't be used."""
+"""Models on the Hugging Face Hub: their names, the files that a model needs, and why one can't be used.
+
+Its errors are explained here for datasets too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..core.errors import ModelError, first_line
+from ..core.errors import DataError, ModelError, first_line
 from ..core.host import ModelCard
 
 TIMEOUT_SECONDS = 30  # without data for so long, a connection counts as lost
@@ -39,10 +42,11 @@ TRAINABLE_QUANTIZATIONS = ("bitsandbytes", "mxfp4")
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model of the hub: OWNER/NAME at a branch, tag or commit."""
+    """A model, or a dataset, of the hub: OWNER/NAME at a branch, tag or commit."""
 
     repository: str
     revision: str = MAIN_REVISION
+    kind: str = "model"
 
     @property
     def folder(self) -> str:
@@ -229,27 +233,29 @@ def http_status(error: Exception) -> int:
 
 @contextmanager
 def explain_hub_errors(model: HubModel) -> Iterator[None]:
-    """Turn errors of the hub into a ModelError that says what to do."""
+    """Turn errors of the hub into a ModelError, or of a dataset a DataError, that says what to do."""
     from huggingface_hub import constants, errors
 
-    endpoint, name = constants.ENDPOINT, model.repository
+    endpoint, name, kind = constants.ENDPOINT, model.repository, model.kind
+    page = f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}"
+    refusal: Callable[[str], Exception] = DataError if kind == "dataset" else ModelError
     # GatedRepoError stands before RepositoryNotFoundError, because it is one.
     sentences = {
         errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so the Hub can't be used. "
         "Unset the variable, then restart the program.",
         errors.RevisionNotFoundError: f"{name} has no revision {model.revision!r}. See the list of "
-        f"revisions at {endpoint}/{name}, or omit the revision.",
-        errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another model.",
-        errors.GatedRepoError: f"{name} is a gated model. Accept its license at {endpoint}/{name}, "
+        f"revisions at {page}, or omit the revision.",
+        errors.DisabledRepoError: f"{name} was removed from the Hub. Choose another {kind}.",
+        errors.GatedRepoError: f"{name} is a gated {kind}. Accept its license at {page}, "
         f"create a token at {endpoint}/settings/tokens, set HF_TOKEN to it, and restart the program.",
-        errors.RepositoryNotFoundError: f"There is no model {name} at {endpoint}, or it is private. "
-        "Check the spelling. For a private model, set HF_TOKEN to your token and restart the program.",
+        errors.RepositoryNotFoundError: f"There is no {kind} {name} at {endpoint}, or it is private. "
+        f"Check the spelling. For a private {kind}, set HF_TOKEN to your token and restart the program.",
     }
     try:
         yield
     except hub_errors() as error:
         known = (sentence for kind, sentence in sentences.items() if isinstance(error, kind))
-        raise ModelError(next(known, "") or connection_message(error, endpoint)) from error
+        raise refusal(next(known, "") or connection_message(error, endpoint)) from error
 
 
 def connection_message(error: Exception, endpoint: str) -> str:

@@ -163,6 +163,12 @@ class PeftEngine:
 
             return study.study(asked, host, job)
 
+    def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import exam as asking
+
+            return asking.ask_exam(exam, lora, host, job)
+
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
             from .saving import merging

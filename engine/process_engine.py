@@ -150,6 +150,9 @@ class ProcessEngine(PeftEngine):
     def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().study, asked, host=host, job=job)
 
+    def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
+        return self._call(super().exam, exam, lora, host=host, job=job)
+
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().merge, asked, host=host, job=job)
 

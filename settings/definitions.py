@@ -400,6 +400,12 @@ class EvaluationSettings:
         "has memorized. This happens before the first step, after each epoch, and at the end. 0 turns this off.",
         bounds=(0, 10_000),
     )
+    exam: tuple[str, ...] = names(
+        "Exam",
+        "Datasets of questions with short answers. The run asks them without any help and counts the right "
+        "answers by chapter: before the first step, after epochs if that takes little of their time, and at the "
+        "end. The training data must not have these questions. The Data tab writes an exam about a text.",
+    )
     test_at_end: bool = boolean(
         False,
         "Test the LoRA at the end",
@@ -984,6 +990,11 @@ class TrainingSettings:
     samples: SampleSettings = field(default_factory=SampleSettings)
     records: ReportingSettings = field(default_factory=ReportingSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """The datasets that the run reads, each once."""
+        return tuple(dict.fromkeys((*self.what.data, *self.aside.eval_data, *self.aside.exam)))
 
     def with_name(self, name: str) -> TrainingSettings:
         """Return a copy with this name for the LoRA."""

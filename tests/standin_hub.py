@@ -24,7 +24,7 @@ CHUNK_BYTES = 64_000
 
 @dataclass
 class Repository:
-    """A model as the hub has it: files by revision, and what its card says."""
+    """A model, or under a name such as datasets/toys/rows a dataset, as the hub has it: files by revision, and what its card says."""
 
     files: dict[str, dict[str, bytes]]
     card: dict[str, Any]
@@ -80,15 +80,25 @@ class _Answering(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         if self.hub.status:
             self._refuse(self.hub.status, "", "too much to do")
-        elif asked := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+        elif asked := re.fullmatch(r"/api/(?:models/)?((?:datasets/)?[^/]+/[^/]+)(?:/revision/(.+))?", path):
             self._about(asked[1], asked[2] or "main")
-        elif asked := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+        elif asked := re.fullmatch(r"/api/([^/]+/[^/]+/[^/]+)/auth-check", path):
+            if self._may_read(asked[1]):
+                self._send(b"", {})
+        elif asked := re.fullmatch(r"/api/([^/]+/[^/]+/[^/]+)/tree/([^/]+)(.*)", path):
+            files = self.hub.repositories[asked[1]].at(asked[2]).items()
+            tree = [{"type": "file", "path": name, "size": len(data), "oid": _digest(data, "sha1")}
+                    for name, data in files if name.startswith(asked[3].lstrip("/"))]  # fmt: skip
+            self._send(json.dumps(tree).encode(), {"Content-Type": "application/json"})
+        elif asked := re.fullmatch(r"/((?:datasets/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._file(asked[1], asked[2], asked[3])
-        elif asked := re.fullmatch(r"/beside/([^/]+/[^/]+)/([^/]+)/(.+)", path):
+        elif asked := re.fullmatch(r"/beside/((?:datasets/)?[^/]+/[^/]+)/([^/]+)/(.+)", path):
             self.hub.asked.append((asked[3], self._begin()))
             self._send(self.hub.repositories[asked[1]].at(asked[2])[asked[3]], {}, may_break=True)
         else:
             self._refuse(404, "EntryNotFound", "Not found")
+
+    do_HEAD = do_GET
 
     def _about(self, name: str, revision: str) -> None:
         repository = self._found(name, revision)
@@ -96,16 +106,19 @@ class _Answering(BaseHTTPRequestHandler):
             return
         siblings = [_sibling(path, data) for path, data in repository.at(revision).items()]
         about = {"id": name, "sha": repository.commit(revision), "cardData": repository.card, "siblings": siblings}
+        about["gated"] = repository.gated and "manual"
         self._send(json.dumps(about).encode(), {"Content-Type": "application/json"})
 
     def _file(self, name: str, revision: str, path: str) -> None:
         repository = self._found(name, revision)
         if repository is None:
             return
-        if repository.gated and not self._may():
-            self._refuse(401, "GatedRepo", "Access to this model is restricted.")
+        if not self._may_read(name):
             return
-        data, commit = repository.at(revision)[path], repository.commit(revision)
+        data, commit = repository.at(revision).get(path), repository.commit(revision)
+        if data is None:
+            self._refuse(404, "EntryNotFound", "Not found")
+            return
         if len(data) < LFS_BYTES:
             self.hub.asked.append((path, self._begin()))
             self._send(data, {"X-Repo-Commit": commit, "ETag": f'"{_digest(data, "sha1")}"'})
@@ -128,11 +141,17 @@ class _Answering(BaseHTTPRequestHandler):
             return None
         return repository
 
+    def _may_read(self, name: str) -> bool:
+        if self.hub.repositories[name].gated and not self._may():
+            self._refuse(401, "GatedRepo", "Access to this repository is restricted.")
+            return False
+        return True
+
     def _may(self) -> bool:
         return self.headers["Authorization"] == f"Bearer {self.hub.token}"
 
     def _begin(self) -> int:
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
+        asked = re.fullmatch(r"bytes=(\d+)-\d*", self.headers["Range"] or "")
         return int(asked[1]) if asked else 0
 
     def _refuse(self, status: int, code: str, words: str) -> None:
@@ -147,12 +166,14 @@ class _Answering(BaseHTTPRequestHandler):
         begin = self._begin() if self.hub.takes_ranges else 0
         if may_break and self.hub.spoils:
             data = self.hub.spoils(data)
+        end = begin + self.hub.breaks_at.pop(0) if may_break and self.hub.breaks_at else len(data)
         self.send_response(206 if begin else 200)
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(data) - begin))
         self.end_headers()
-        end = begin + self.hub.breaks_at.pop(0) if may_break and self.hub.breaks_at else len(data)
+        if self.command == "HEAD":
+            return
         with suppress(ConnectionError):  # whoever has asked is gone
             for start in range(begin, min(end, len(data)), CHUNK_BYTES):
                 self.wfile.write(data[start : min(start + CHUNK_BYTES, end)])

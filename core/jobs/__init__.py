@@ -14,6 +14,7 @@ from .events import DownloadProgress as DownloadProgress
 from .events import EvaluationDone as EvaluationDone
 from .events import Event as Event
 from .events import EvidenceMeasured as EvidenceMeasured
+from .events import ExamAsked as ExamAsked
 from .events import JobEnded as JobEnded
 from .events import LibraryMessage as LibraryMessage
 from .events import LiveSettingsChanged as LiveSettingsChanged
@@ -30,6 +31,7 @@ from .events import RequestsChanged as RequestsChanged
 from .events import RowScores as RowScores
 from .events import RunPlanned as RunPlanned
 from .events import SampleGenerated as SampleGenerated
+from .events import SectionScore as SectionScore
 from .events import Segment as Segment
 from .events import Stage as Stage
 from .events import StageKind as StageKind

@@ -18,10 +18,20 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .. import files
-from .events import CheckpointSaved, EvaluationDone, Event, RecallMeasured, RunPlanned, SampleGenerated, Step
+from .events import (
+    CheckpointSaved,
+    EvaluationDone,
+    Event,
+    ExamAsked,
+    RecallMeasured,
+    RunPlanned,
+    SampleGenerated,
+    Step,
+)
 
 EVENTS = "events.jsonl"
 TAIL_BYTES = 65_536  # some 200 steps
+MEASURED = (Step, EvaluationDone, RecallMeasured, ExamAsked, SampleGenerated, CheckpointSaved)
 
 
 @cache
@@ -151,7 +161,7 @@ def events_before(events: Iterable[Event], first_step: int) -> tuple[Event, ...]
     for event in events:
         if isinstance(event, RunPlanned):  # it went back to this step then
             known = [earlier for earlier in known if earlier.step <= event.first_step]
-        elif isinstance(event, (Step, EvaluationDone, RecallMeasured, SampleGenerated, CheckpointSaved)):
+        elif isinstance(event, MEASURED):
             known.append(event)
     return tuple(event for event in known if event.step <= first_step)
 

@@ -432,6 +432,34 @@ class NotesTaken(Event):
     tokens: int
 
 
+@dataclass(frozen=True)
+class SectionScore:
+    """How many questions of an exam about a section were answered right."""
+
+    name: str
+    right: int
+    asked: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamAsked(Event):
+    """An exam was asked after a step: short answers, without the text and without any help."""
+
+    step: int
+    epoch: float
+    why: Trigger
+    sections: tuple[SectionScore, ...]
+    seconds: float = 0.0
+
+    @property
+    def right(self) -> int:
+        return sum(section.right for section in self.sections)
+
+    @property
+    def asked(self) -> int:
+        return sum(section.asked for section in self.sections)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenScores:
     """Score of some tokens: their mean loss and the share that the model predicts right."""

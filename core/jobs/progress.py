@@ -15,6 +15,7 @@ from .events import (
     DownloadProgress,
     EvaluationDone,
     Event,
+    ExamAsked,
     RecallMeasured,
     RequestsChanged,
     RunPlanned,
@@ -77,6 +78,8 @@ class EtaEstimator:
             recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
             recurring.note_duration(event.step, event.seconds)
             self._planned_since_step += event.seconds  # it is planned, so it is no time between steps
+        elif isinstance(event, ExamAsked):
+            self._planned_since_step += event.seconds
         elif isinstance(event, SampleGenerated):
             seconds = event.at - self._last_event_at  # no event of a sample says how long it took
             self._samples.note_duration(event.step, seconds)

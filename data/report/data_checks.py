@@ -12,8 +12,10 @@ from ...chunking import escape_hard_cut
 from ...core.findings import Finding, Suggestion, advice
 from ...dementor import fit_cutoff, is_one_window_each, longest_section
 from ...train_utils import format_count, plural
+from ..dataset_index import find_datasets
 from ..examples import Examples, RowSource, Source, TextSource, group_parts
 from ..readers import LoadedText
+from ..rows import PrepareContext
 from ..split import NGRAM_WORDS, count_shared_rows, find_shared_passages
 from ..text import is_tagged
 
@@ -95,6 +97,29 @@ def check_examples(
             "eval_data",
             f"Validation data: {shared} of its rows {plural(shared, 'is', 'are')} also in the training data. "
             f"Remove {plural(shared, 'it', 'them')} from either the training data or the validation data.",
+        )
+
+
+def check_exam(context: PrepareContext, learned: Examples) -> Iterator[Finding]:
+    """Yield advice on questions of the exam that are trained on; a DataError names an exam that can't be read."""
+    if not (names := context.settings.aside.exam):
+        return
+    from ..workshop import read_exam  # with half of the program: pages are drawn without
+
+    exam = read_exam(dataset.path for dataset in find_datasets(names, context.folders))
+    # The first and the last token may be joined with what is around a question.
+    asked = [each.ids[1:-1] for each in context.tokenizer.encode([each.prompt for each in exam.questions])]
+    rows = [source.all_ids for source in learned.sources if isinstance(source, RowSource)]
+    contents = [ids.tobytes() for ids in rows]
+    found = sum(
+        any(question.astype(ids.dtype).tobytes() in content for ids, content in zip(rows, contents, strict=True))
+        for question in asked
+    )
+    if found:
+        yield advice(
+            "exam",
+            f"Exam: {found} of its {format_count(len(asked), 'question')} {plural(found, 'is', 'are')} in the "
+            "training data, so right answers show nothing. Remove these rows from the training data.",
         )
 
 

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.files import check_record, parse_json, write_json
+from ...core.files import check_record, new_files, parse_json, write_json
 from ...train_utils import format_count
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
 from .likeness import Likeness, Pairs, exact_key, find_language
-from .records import Dataset, Record, check_ending, new_files, write_records
+from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160
 MIN_REPEATED_WORDS = 12  # shorter paragraphs of a text, such as "Yes, he said.", may well be written twice

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, NamedTuple
 
-from ...core.errors import DataError, SavingError
-from ...core.files import atomic_write
+from ...core.errors import DataError
 from ...settings.columns import Columns
 from ...settings.definitions import TextSettings
 from .. import dataset_index
@@ -188,22 +185,6 @@ def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator
 def _listed(key: str, value: Any) -> Any:
     """A list of messages that a table holds as text, as a list."""
     return parse_list(value) if str(key).strip().lower() in json_rows.CHAT_COLUMNS else value
-
-
-@contextmanager
-def new_files(*paths: Path) -> Iterator[list[Path]]:
-    """Temporary paths that get these names at the end; a file that exists is never overwritten."""
-
-    def refuse_existing() -> None:
-        for path in paths:
-            if path.exists() or path.is_symlink():
-                raise SavingError(f"{path} exists already. Choose another name, or remove it.")
-
-    refuse_existing()
-    with ExitStack() as stack:
-        names = (f".making-{token_hex(4)}-{path.name}" for path in paths)
-        yield [stack.enter_context(atomic_write(*each)) for each in zip(paths, names, strict=True)]
-        refuse_existing()  # another program may have made one in the meantime
 
 
 def write_records(path: Path, name: str, records: Iterable[Record]) -> None:

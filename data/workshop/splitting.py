@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.files import new_files
 from ..readers import json_rows
 from ..split import choose_parts
 from .cleaning import Cleaned
 from .likeness import SIMILARITY, Likeness, Pairs, exact_key, join_groups
-from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, new_files, write_records
+from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
 
 SPLIT_NAMES = ("train.jsonl", "validation.jsonl")
 DOCUMENT_COLUMNS = ("document_id", "doc_id", "article_id", "book_id", "page_id", "source_id", "url", "source_url")

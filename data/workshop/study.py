@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,6 +20,8 @@ from ...chunking import find_sections
 from ...core.errors import DataError
 from ..examples import section_title
 from ..text import find_stop_ends
+from .cleaning import Cleaned
+from .exam import Exam, Question
 from .likeness import COMMON_WORDS, WORD, exact_key, find_language
 from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
 
@@ -62,6 +65,7 @@ class Task(NamedTuple):
     number: int  # of the passage
     parts: Sequence[Part]
     about: str = ""
+    most: int = sys.maxsize  # notes to keep of a reply
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -161,6 +165,28 @@ def plan_tasks(parts: Sequence[Part], kinds: Collection[str], rounds: Iterable[i
                 elif turn < len(links[number]):
                     name, other = links[number][turn]
                     yield Task(turn, kind, number, [part, parts[other]], name)
+
+
+def plan_exam(parts: Sequence[Part], per_section: int, book: NoteBook) -> Iterator[list[Task]]:
+    """Tasks for so many questions on each section, spread evenly over it; first where the book has none, then
+    where no passage was asked before, until each section has enough or was asked about everywhere."""
+    sections, asked = defaultdict[tuple[str, str], list[int]](list), {*book.counts}
+    for number, part in enumerate(parts):
+        sections[part.file, part.section].append(number)
+    while True:
+        tasks = list[Task]()
+        for numbers in sections.values():
+            missing = per_section - sum(book.counts[number] for number in numbers)
+            left = [number for number in numbers if number not in asked]
+            count = max(min(missing, len(left)), 0)
+            for turn in range(count):
+                number = left[(2 * turn + 1) * len(left) // (2 * count)]  # the middle of its share
+                most = missing // count + (turn < missing % count)
+                tasks.append(Task(0, "questions", number, [parts[number]], most=most))
+        if not tasks:
+            return
+        asked |= {task.number for task in tasks}
+        yield tasks
 
 
 def message_of(task: Task) -> str:
@@ -268,8 +294,20 @@ def _runs(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
 class NoteBook:
     """The file of notes, a row for each with its origin. Rows are only added, so they may be edited."""
 
-    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        parts: Sequence[Part],
+        refusals: Collection[str] = (),
+        exam: Exam | None = None,
+        *,
+        is_exam: bool = False,
+    ) -> None:
+        """No note is a question of the `exam`; a book that is one has no question twice."""
         self.path, self.last = path, (-1, -1, -1)  # the place of the task that was done last
+        self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), is_exam
+        self.counts = Counter[int]()  # of notes, by passage
+        self.begun = dict[float, int]()  # the first round of studying again after an exam, by its time
         self._seen = set[int]()
         written = path.read_bytes() if path.exists() else b""
         whole = written[: written.rfind(b"\n") + 1]
@@ -281,7 +319,10 @@ class NoteBook:
                     raise ValueError("it is on another text")
                 # Its user may have sorted the rows.
                 self.last = max(self.last, Task(origin["round"], row["note"], origin["part"], [part]).place)
-                self._seen.add(exact_key([row["instruction"], row["output"]]))
+                self.counts[origin["part"]] += 1
+                if after := origin.get("after_exam", 0.0):
+                    self.begun[after] = min(self.begun.get(after, sys.maxsize), origin["round"])
+                self.is_new(Note(row["instruction"], row["output"], ""))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             reason = f"a line is no note on this dataset ({error})"
             raise DataError(f"{path.name} can't be continued: {reason}. Choose another name.") from error
@@ -293,13 +334,37 @@ class NoteBook:
         """Whether a note differs from all before it, which it is compared with from now on."""
         before = len(self._seen)
         self._seen.add(exact_key([note.prompt, note.reply]))
+        if self._is_exam:
+            self._exam.add(Question(note.prompt, note.reply))
         return len(self._seen) > before
 
-    def add(self, notes: Iterable[tuple[Task, Note]]) -> None:
+    def take(self, task: Task, reply: str, result: Cleaned, *, ended: bool) -> Iterator[tuple[Task, Note]]:
+        """The notes of a reply that hold and are new, at most as many as the task wants; the rest is counted."""
+        kept = 0
+        for note in read_notes(task, reply, ended=ended):
+            if kept == task.most:
+                return
+            result.rows += 1
+            fault = fault_of(task, note, self._refusals)
+            if not fault and self._exam.has(note.prompt, note.reply):
+                fault = "a question of the exam"
+            if not fault and self._is_exam and len(_words(note.reply)) > QUOTED_WORDS:
+                fault = "an answer that is too long for an exam"
+            if fault := fault or ("" if self.is_new(note) else "the same as an earlier one"):
+                result.dropped[fault] += 1
+                result.show(fault, f"{task.kind}, {task.parts[0].section}", note.written)
+            else:
+                kept, result.kept = kept + 1, result.kept + 1
+                yield task, note
+
+    def add(self, notes: Iterable[tuple[Task, Note]], after_exam: float = 0.0) -> None:
         """Append notes; once this returns, a kill takes none of them."""
         with self.path.open("a", encoding="utf-8", errors="replace", newline="\n") as file:
             for task, note in notes:
                 origin = asdict(task.parts[0]) | {"part": task.number, "round": task.round}
                 del origin["text"]
+                if after_exam:
+                    origin["after_exam"] = after_exam
+                self.counts[task.number] += 1
                 row = {"instruction": note.prompt, "output": note.reply, "note": task.kind, "origin": origin}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")

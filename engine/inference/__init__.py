@@ -3,10 +3,12 @@
 from . import author_pairs as author_pairs
 from . import eval_loop as eval_loop
 from . import evidence as evidence
+from . import exam as exam
 from . import generation as generation
 from . import perplexity as perplexity
 from . import study as study
 from .evidence import GENERAL_TOKENS as GENERAL_TOKENS
+from .exam import ExamCallback as ExamCallback
 from .generation import SampleCallback as SampleCallback
 from .in_run import RunMeasurements as RunMeasurements
 from .in_run import continuation_pairs as continuation_pairs

@@ -39,6 +39,7 @@ from ...data.load import load_dataset
 from ...data.prepare import TrainingData
 from ...data.rows import chat_prompt_style
 from ...data.split import copied_shares, count_runs, find_overuse, worst_phrases
+from ...data.workshop import is_right, plain_words
 from ...records.folder import run_files as records
 from ...settings import files
 from ...settings.definitions import TrainingSettings
@@ -367,7 +368,7 @@ def pick_questions(examples: Examples, tokenizer: WorkingTokenizer) -> list[Ques
         if example.loss_mask is None or not 0 < len(learned) <= MAX_ANSWER_TOKENS or learned[0] < 2:
             continue
         is_one_reply = learned[-1] - learned[0] + 1 == len(learned)
-        answer = _plain(tokenizer.tokenizer.decode(example.ids[learned].tolist(), skip_special_tokens=True))
+        answer = plain_words(tokenizer.tokenizer.decode(example.ids[learned].tolist(), skip_special_tokens=True))
         if is_one_reply and answer:
             questions.append(Question(example.ids[: learned[0]].tolist(), answer, len(learned)))
     places = np.linspace(0, max(len(questions) - 1, 0), min(MAX_QUESTIONS, len(questions))).round().astype(int)
@@ -403,9 +404,7 @@ def _write_all(
     passages = pick_passages(examples, FREE_PROMPTS, tokenizer.bos)
     beginnings = [passage.example.ids[: passage.prompt_tokens].tolist() for passage in passages]
     written = "\n".join(write(ids, FREE_TOKENS, FREE_TEMPERATURE).text for ids in beginnings)
-    replies = [_plain(write(question.ids, question.tokens + MORE_TOKENS).text) for question in questions]
-    # Spaces around both: 'ten' is not in 'often'.
-    right = sum(f" {q.answer} " in f" {reply} " for q, reply in zip(questions, replies, strict=True))
+    right = sum(is_right(q.answer, write(q.ids, q.tokens + MORE_TOKENS).text) for q in questions)
     return Side(losses, habits, written, right)
 
 
@@ -418,8 +417,3 @@ def score_replies(replies: Mapping[str, Reply]) -> HabitScores:
         follows=sum(follows(replies[message].text) for message, follows in INSTRUCTIONS.items()),
         name=line if len(line) <= MAX_EXCERPT_CHARS else f"{line[:MAX_EXCERPT_CHARS]}\u2026",
     )
-
-
-def _plain(text: str) -> str:
-    """Words alone, in lowercase."""
-    return " ".join("".join(c if c.isalnum() else " " for c in text).lower().split())

@@ -36,10 +36,8 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     if question.as_chat:
         # The style of the LoRA is used for both answers, so that they compare; else that of the model for chats.
         style = chat_prompt_style(tokenizer, tokenizer.bos)
-        lora = question.lora
-        if lora and (info := run_files.read_training_prompt(adapter.lora_folder(lora, host))).has_messages:
-            bos = tokenizer.bos if info.starts_with_bos else None
-            style = PromptStyle("chat", before=info.before, after=info.after, bos=bos)
+        if question.lora:
+            style = lora_prompt_style(adapter.lora_folder(question.lora, host), tokenizer) or style
     else:
         text = text or raw_tokenizer.bos_token or raw_tokenizer.eos_token or " "
     if style is None:
@@ -68,6 +66,13 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
             with adapter.loaded_lora(base, folder, question.lora, question.strength) as model:
                 write(model, "with")
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
+
+
+def lora_prompt_style(folder: Path, tokenizer: WorkingTokenizer) -> PromptStyle | None:
+    """The style of the messages that a LoRA was trained on; None if there were none, or if it is unknown."""
+    info = run_files.read_training_prompt(folder)
+    bos = tokenizer.bos if info.starts_with_bos else None
+    return PromptStyle("chat", before=info.before, after=info.after, bos=bos) if info.has_messages else None
 
 
 def generate_ids(

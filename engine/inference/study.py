@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from ...core.engine import AnswerRequest, StudyRequest
+from ...core.errors import DataError
 from ...core.host import Host, get_model_card
 from ...core.jobs import Job, JobEnded, NotesTaken, Request, Stage
 from ...data import workshop
 from ...data.rows import PromptStyle, chat_prompt_style, load_refusal_phrases
 from ...data.workshop import study as notes
+from ...records.folder import run_files
 from ...train_utils import duration, format_count
 from ..compute import failures
 from ..lora import adapter, preserve_rng
@@ -30,22 +32,29 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     """Take notes until the rounds, the minutes or the tokens are used up; what the file has is not done again."""
     get_model_card(host)  # loads a model that was unloaded
     started, parts = time.monotonic(), notes.read_parts(workshop.Dataset(Path(asked.data)))
-    book, refusals = notes.NoteBook(asked.out, parts), load_refusal_phrases(host.folders)
-    planned = notes.plan_tasks(parts, asked.kinds, range(asked.rounds or MAX_ROUNDS))
-    tasks = [task for task in planned if task.place > book.last]
-    result, progress, done = workshop.Cleaned(), StageProgress(Stage(text="Taking notes"), job.log), 0
+    exam, is_exam = workshop.read_exam(asked.exams), bool(asked.per_section)
+    book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), exam, is_exam=is_exam)
+    result, done, noun = workshop.Cleaned(), 0, "question" if is_exam else "note"
+    progress = StageProgress(Stage(text="Writing an exam" if is_exam else "Taking notes"), job.log)
+    # Batches are of one group each: of one kind, or of the questions of an exam that are still missing.
+    groups: Iterable[Iterable[notes.Task]] = notes.plan_exam(parts, asked.per_section, book)
+    total, after_exam = asked.per_section * len({(part.file, part.section) for part in parts}), 0.0
+    if not is_exam:
+        tasks, after_exam = _plan_notes(asked, parts, book, host)
+        groups, total = (group for _, group in groupby(tasks, key=lambda task: task.place[:2])), len(tasks)
     with preserve_rng(), adapter.without_loras(host) as (base, _):
-        writer = Writer(base, host, job)
+        writer = Writer(base.eval(), host, job)
 
         def used() -> float:
             """The share of the budget that is used up, or of the tasks."""
             minutes = (time.monotonic() - started) / 60
-            limits = ((minutes, asked.minutes), (writer.tokens, asked.tokens), (done, len(tasks)))
+            reached = book.counts.total() if is_exam else done
+            limits = ((minutes, asked.minutes), (writer.tokens, asked.tokens), (reached, total))
             return max(value / limit for value, limit in limits if limit)
 
-        for (turn, _), group in groupby(tasks, key=lambda task: task.place[:2]):
+        for group in map(iter, groups):
             while used() < 1 and (batch := list(islice(group, BATCH))):
-                kind = notes.KINDS[batch[0].kind]
+                kind, turn = notes.KINDS[batch[0].kind], batch[0].round
                 messages = [(notes.message_of(task), kind.begin.format(about=task.about)) for task in batch]
                 temperature, seed = TEMPERATURE if turn else FIRST_TEMPERATURE, asked.seed + sum(batch[0].place)
                 replies = writer.write(messages, kind.tokens, temperature, seed)
@@ -53,37 +62,64 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
                     break  # the batch was cut short, and is done again
                 kept = list[tuple[notes.Task, notes.Note]]()
                 for task, (reply, ended) in zip(batch, replies, strict=True):
-                    for note in notes.read_notes(task, reply, ended=ended):
-                        result.rows += 1
-                        fault = notes.fault_of(task, note, refusals)
-                        if fault := fault or ("" if book.is_new(note) else "the same as an earlier one"):
-                            result.dropped[fault] += 1
-                            result.show(fault, f"{task.kind}, {task.parts[0].section}", note.written)
-                        else:
-                            kept.append((task, note))
-                book.add(kept)
-                result.kept, done = result.kept + len(kept), done + len(batch)
+                    kept += book.take(task, reply, result, ended=ended)
+                book.add(kept, after_exam)
+                done += len(batch)
                 progress(min(used(), 1.0))
-            if job.control.asked(Request.STOP):
+            if used() >= 1 or job.control.asked(Request.STOP):
                 break
     figures = {key: getattr(result, key) for key in ("rows", "kept", "dropped", "examples")}
     job.log.append(NotesTaken(**figures, tokens=writer.tokens))
     spent = duration(time.monotonic() - started)
-    text = f"{format_count(result.kept, 'note')} kept and {result.dropped.total():,} dropped in {spent}."
-    if done < len(tasks):
-        text += f" The same command resumes at note {done:,} of {len(tasks):,}."
+    text = f"{format_count(result.kept, noun)} kept and {result.dropped.total():,} dropped in {spent}."
+    if is_exam:
+        text += f" The exam has {book.counts.total():,} of {format_count(total, 'question')}."
+    elif done < total:
+        text += f" The same command resumes at note {done:,} of {total:,}."
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text=text)
+
+
+def _plan_notes(
+    asked: StudyRequest, parts: Sequence[notes.Part], book: notes.NoteBook, host: Host
+) -> tuple[list[notes.Task], float]:
+    """The tasks that the book does not have yet, and the time of the exam that they follow (0 if none)."""
+    rounds = asked.rounds or MAX_ROUNDS
+    if not asked.failed:
+        planned = notes.plan_tasks(parts, asked.kinds, range(rounds))
+        return [task for task in planned if task.place > book.last], 0.0
+    folder = adapter.lora_folder(asked.failed, host)
+    exams = run_files.read_exams(folder)
+    if not exams:
+        raise DataError(
+            f"{folder.name} was not asked an exam yet. Ask it one with 'data exam EXAM --lora', first."
+        )
+    last = exams[-1]
+    weak = {score.name for score in last.sections if score.right < asked.target * score.asked}
+    names = [{part.section, workshop.section_name(part.file, part.section, True)} for part in parts]
+    if not any(weak & each for each in names):
+        raise DataError(
+            f"In the last exam of {folder.name}, no section of {Path(asked.data).name} had less than "
+            f"{asked.target:.0%} right, so there is nothing to study again."
+        )
+    # A further round, or the one that was begun after this exam.
+    first = book.begun.get(last.at, book.last[0] + 1)
+    planned = notes.plan_tasks(parts, asked.kinds, range(first, first + rounds))
+    tasks = [task for task in planned if task.place > book.last and weak & names[task.number]]
+    return tasks, last.at
 
 
 class Writer:
     """Lets a model reply to messages in batches, of a size that fits into memory."""
 
-    def __init__(self, model: Any, host: Host, job: Job) -> None:
-        self._model, self._job, self.tokens = model.eval(), job, 0
+    def __init__(self, model: Any, host: Host, job: Job, style: PromptStyle | None = None) -> None:
+        """Without a `style`, messages are written as the model's own chats."""
+        self._model, self._job, self.tokens = model, job, 0
         self._tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
         self._context, self._splitter = host.card().context, failures.BatchSplitter()
         self._style = PromptStyle(bos=self._tokenizer.bos, after="\n\n")
-        if self._tokenizer.chat_template.own:  # else the model was not made for chats
+        if style is not None and style.kind != "text":
+            self._style = style
+        elif self._tokenizer.chat_template.own:  # else the model was not made for chats
             self._style = chat_prompt_style(self._tokenizer, self._tokenizer.bos) or self._style
 
     def write(

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from ...core.host import Folders, Host, unwrap_peft
 from ...core.jobs import (
     Advice,
     EvaluationDone,
+    ExamAsked,
     Job,
     JobEnded,
     Note,
@@ -205,6 +206,11 @@ def _write_records(
     if run_plan.data.examples.are_compared:
         decided = {"decisions": dict(run_plan.data.decisions)}
         safe_save.write_record(lambda: write_json(path / run_files.PAIRS, decided), path, job.log)
+    planned = next(event for event in job.log.since(0) if isinstance(event, RunPlanned))
+    if exams := [e for e in (*planned.earlier, *job.log.since(0)) if isinstance(e, ExamAsked)]:
+        safe_save.write_record(
+            lambda: write_json(path / run_files.EXAM, [asdict(e) for e in exams]), path, job.log
+        )
     safe_save.write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     safe_save.write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 

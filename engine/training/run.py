@@ -56,7 +56,7 @@ from ..compute import (
     patch_lora_layers,
     probe_model,
 )
-from ..inference import SampleCallback, prepare_for_host
+from ..inference import ExamCallback, SampleCallback, prepare_for_host
 from ..lora import (
     adapted_layers,
     adapter,
@@ -89,7 +89,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
             adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
         if folder.start is not None:
             with suppress(DataError):  # said when the data are read
-                for dataset in find_datasets((*settings.what.data, *settings.aside.eval_data), folders):
+                for dataset in find_datasets(settings.dataset_names, folders):
                     if dataset.example:  # the user's file of this name may have been removed since
                         used = "so the included example with that name is used."
                         log.append(Advice(text=f"{dataset.name} is not in {folders.datasets}, {used}"))
@@ -191,6 +191,7 @@ def _train_segment(
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)
+        exam = ExamCallback(run_plan, callback.step_log, host, job)
         if first:
             _announce(run_plan, state, callback, compute_dtype(base), capabilities, job)
         job.log.append(Stage(text="Training", kind=StageKind.TRAINING))
@@ -200,7 +201,7 @@ def _train_segment(
         divergence: failures.DivergenceError | None = None
         with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
-                run_plan, model, objective, sums, callback, host.folders.training, samples, *reporters
+                run_plan, model, objective, sums, callback, host.folders.training, samples, exam, *reporters
             )
             try:
                 with failures.limit_vram(trainer.args.device), suppress(RunOver):
@@ -219,6 +220,8 @@ def _train_segment(
             return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
         if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, step)
+        if callback.controller.restart is None and divergence is None:
+            exam.ask(model, step, "end")
         result = TrainingResult(
             run_plan,
             step,

@@ -64,7 +64,7 @@ FOLDED_ROWS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Validation and samples": (
         ("eval_share", "eval_every"),
         ("eval_data", "eval_batch_size"),
-        ("recall_passages", "test_at_end"),
+        ("exam", "recall_passages", "test_at_end"),
         ("sample_prompts",),
         ("sample_every", "sample_length", "sample_temperature"),
     ),

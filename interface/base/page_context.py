@@ -202,12 +202,13 @@ class PageContext:
         return self.describe_existing_name(what.name, what.if_exists, method, sentence=False)
 
     async def follow_job(
-        self, kind: JobKind, title: str, work: JobFn, status: str = ""
+        self, kind: JobKind, title: str, work: JobFn, status: str = "", *, on_model: bool = True
     ) -> AsyncIterator[tuple[str, list[Event]]]:
-        """Start a job on the model; yield its status with its new events, or why it can't start, without any."""
+        """Start a job; yield its status with its new events, or why it can't start, without any."""
         try:
             self.check_writable()
-            job = self.session.start(kind, title, self.host, work)
+            start = partial(self.session.start, host=self.host) if on_model else self.session.start_without_model
+            job = start(kind, title, work=work)
         except TrainingProError as error:
             async for refusal in self.follow_refusal(error):
                 yield refusal, []
@@ -255,11 +256,14 @@ class PageContext:
 
 
 class StopButton:
-    """Enabled only while such a job is running, on every page, also after an error or a reload."""
+    """Enabled only while such a job is running, on every page, also after an error or a reload.
 
-    def __init__(self, context: PageContext, kind: JobKind, elem_id: str) -> None:
+    That of a job that does not use the model can always be pressed, because no page follows such jobs.
+    """
+
+    def __init__(self, context: PageContext, kind: JobKind, elem_id: str, *, on_model: bool = True) -> None:
         self._context, self._kind = context, kind
-        self._button = gr.Button("Stop", interactive=False, elem_id=elem_id)
+        self._button = gr.Button("Stop", interactive=not on_model, elem_id=elem_id)
 
     def connect(self, status: Any) -> None:
         """Register the click; `status` shows that the job is stopping, and how it ended."""

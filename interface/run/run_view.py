@@ -58,6 +58,7 @@ class RunView:
         self._pace = EtaEstimator()
         self._evaluations: list[events.EvaluationDone] = []
         self._recalls: list[events.RecallMeasured] = []
+        self._exams: list[events.ExamAsked] = []
         self._machine: events.MachineUse | None = None
         self._made: dict[str, tuple[tuple[Any, ...], str]] = {}
 
@@ -77,6 +78,7 @@ class RunView:
                     self._steps = [step for step in earlier if isinstance(step, events.Step)]
                     self._evaluations = [done for done in earlier if isinstance(done, events.EvaluationDone)]
                     self._recalls = [recall for recall in earlier if isinstance(recall, events.RecallMeasured)]
+                    self._exams = [each for each in earlier if isinstance(each, events.ExamAsked)]
                     self.samples_so_far = [each for each in earlier if isinstance(each, events.SampleGenerated)]
                     saved = (each for each in earlier if isinstance(each, events.CheckpointSaved))
                     self._marks = [Mark(checkpoint.step, checkpoint.folder.name) for checkpoint in saved]
@@ -84,6 +86,8 @@ class RunView:
                     self._evaluations.append(event)
                 case events.RecallMeasured():
                     self._recalls.append(event)
+                case events.ExamAsked():
+                    self._exams.append(event)
                 case events.SampleGenerated():
                     self.samples_so_far.append(event)
                 case events.MachineUse():
@@ -159,6 +163,7 @@ class RunView:
         told = [
             curve,
             markup.recall(self._recalls),
+            markup.exam(self._exams),
             markup.phases(events.measure_phases(self._steps, self._evaluations)),
             markup.bullets(map(markup.fold_long_list, visible), quiet=True),
             notes.format(len(earlier), folded) if folded else "",

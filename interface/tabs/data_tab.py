@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.engine import NOTE_KINDS, PAIR_TOKENS, StudyRequest
+from ...core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
 from ...core.errors import DataError
 from ...core.files import safe_paths
-from ...core.jobs import NotesTaken
+from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request
 from ...data import dataset_index
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
@@ -43,6 +43,23 @@ class DataTab:
         self._context = context
         enabled = not self._context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+        with gr.Row():
+            help_text = "OWNER/NAME of a dataset on the Hugging Face Hub, or the URL of a file."
+            self._address = gr.Textbox(
+                label="Get a dataset", info=help_text, max_lines=1, elem_id="tp-dataset-from"
+            )
+            self._subset = gr.Textbox(label="Subset", info="Of the Hub.", max_lines=1, elem_id="tp-dataset-subset")
+            help_text = "Of the Hub. Empty: train."
+            self._split = gr.Textbox(label="Split", info=help_text, max_lines=1, elem_id="tp-dataset-split")
+            self._rows = gr.Number(
+                0, precision=0, label="First rows", info="0 gets all.", elem_id="tp-dataset-rows"
+            )
+            help_text = "Empty: by the address."
+            self._name = gr.Textbox(label="Save as", info=help_text, max_lines=1, elem_id="tp-dataset-name")
+        with gr.Row(elem_classes="tp-buttons"):
+            get_button = gr.Button("Get it", interactive=enabled, elem_id="tp-dataset-get")
+            get_stop = StopButton(context, "dataset", "tp-dataset-stop", on_model=False)
+        got = gr.HTML(elem_id="tp-dataset-said", elem_classes="tp-said")
         with gr.Row():
             self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
             help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
@@ -78,7 +95,10 @@ class DataTab:
             self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
             self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], label="Kinds of notes")
             self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
+            help_text = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
+            self._exam = gr.Textbox(label="Exam", info=help_text, max_lines=1, elem_id="tp-workshop-exam")
         with gr.Row(elem_classes="tp-buttons"):
+            exam_button = gr.Button("Write exam", interactive=enabled, elem_id="tp-workshop-write-exam")
             study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
             self.stop_button = StopButton(context, "study", "tp-workshop-stop")
         status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
@@ -93,13 +113,37 @@ class DataTab:
             add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
         inputs = {self._data, self._out}
         add_handler(pairs_button.click, self._on_pairs, inputs, status, what="Writing pairs")
-        inputs = {self._data, self._notes, self._kinds, self._minutes}
+        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam}
         options = {"what": "Taking notes", "clears": {found: ""}}
         add_handler(study_button.click, self._on_study, inputs, outputs, **options)
+        options = {"what": "Writing an exam", "clears": {found: ""}}
+        add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
         for stop_button in (self.pairs_stop, self.stop_button):
             stop_button.connect(status)
-        opened, context = [tab.select, page_load()], self._context
+        wanted = {self._address, self._subset, self._split, self._rows, self._name}
+        done = add_handler(get_button.click, self._on_get, wanted, got, what="Getting the dataset")
+        get_stop.connect(got)
+        opened, context = [tab.select, page_load(), done.then], self._context
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+
+    async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
+        from ...downloads import dataset
+
+        address, subset, split, name = (
+            str(inputs[box] or "").strip() for box in (self._address, self._subset, self._split, self._name)
+        )
+        source = dataset.DatasetSource(address, subset, split, rows=int(inputs[self._rows] or 0))
+        folder = self._context.host.folders.datasets
+        out = safe_paths.descendant(folder, name or source.default_name, "Save as", refusal=DataError)
+
+        def get(job: Job) -> JobEnded:
+            is_stopped = partial(job.control.asked, Request.STOP)
+            return dataset.get_dataset(source, out, dataset_index.DATA_SUFFIXES, job.log.append, is_stopped)
+
+        notes = Markup()
+        async for status, events in self._context.follow_job("dataset", f"Getting {address}", get, on_model=False):
+            notes += markup.join(markup.paragraph(event.text) for event in events if isinstance(event, Note))
+            yield notes + status
 
     def _on_look(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
         from ...data import workshop
@@ -139,16 +183,29 @@ class DataTab:
             yield status
 
     async def _on_study(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        minutes, exam = float(inputs[self._minutes] or 0), str(inputs[self._exam] or "").strip()
+        datasets = dataset_index.find_datasets([exam] if exam else [], self._context.host.folders)
+        more = {"rounds": int(not minutes), "minutes": minutes, "exams": tuple(each.path for each in datasets)}
+        async for shown in self._write(inputs, self._notes, tuple(inputs[self._kinds] or ()), **more):
+            yield shown
+
+    async def _on_exam(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        async for shown in self._write(inputs, self._exam, ("questions",), per_section=EXAM_QUESTIONS):
+            yield shown
+
+    async def _write(
+        self, inputs: Mapping[Any, Any], box: gr.Textbox, kinds: tuple[str, ...], **more: Any
+    ) -> AsyncIterator[tuple[str, str]]:
+        """Let the model write on the dataset into the file that is named in the box."""
         host, name = self._context.host, str(inputs[self._data] or "").strip()
-        out = str(inputs[self._notes] or "").strip()
-        if not (name and out.endswith(".jsonl") and inputs[self._kinds]):
-            raise DataError("Choose a dataset and kinds of notes, and enter a name with .jsonl under Notes.")
+        out = str(inputs[box] or "").strip()
+        if not (name and out.endswith(".jsonl") and kinds):
+            raise DataError(f"Choose a dataset and kinds of notes. Enter a name with .jsonl under {box.label}.")
         (entry,) = dataset_index.find_datasets([name], host.folders)
-        path = safe_paths.descendant(host.folders.datasets, out, "Notes", refusal=DataError)
-        minutes = float(inputs[self._minutes] or 0)
-        request = StudyRequest(str(entry.path), path, tuple(inputs[self._kinds]), int(not minutes), minutes)
+        path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
+        request = StudyRequest(str(entry.path), path, kinds, **more)
         found, work = Markup(), partial(self._context.engine.study, request, host)
-        async for status, events in self._context.follow_job("study", f"Notes on {name}", work):
+        async for status, events in self._context.follow_job("study", f"{box.label} on {name}", work):
             for event in events:
                 if isinstance(event, NotesTaken):
                     lines = [f"{count:,} dropped: {reason}" for reason, count in event.dropped.items()]

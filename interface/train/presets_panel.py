@@ -153,7 +153,7 @@ class PresetsPanel:
         self._context.check_writable()
         settings, host = training_settings(self._form.values(inputs)), self._context.host
         out = host.folders.exports / settings.what.name
-        datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), host.folders)
+        datasets = find_datasets(settings.dataset_names, host.folders)
         paths = {dataset.name: dataset.path for dataset in datasets}
         write_portable_run(settings, paths, host.card(), host.folders, out)
         return markup.paragraph(

@@ -175,7 +175,7 @@ class TrainTab:
                 if title in layout.PRESET_TABLES:
                     self._presets.draw_table(layout.PRESET_TABLES[title])
                 for keys in rows:
-                    self.form.draw_row(*keys, **(data_options if keys == ("eval_data",) else {}))
+                    self.form.draw_row(*keys)
                 if title == layout.LORA_PART:
                     draw_layer_picker(self._context, self.form)
                 if title == layout.LIVE_PART:
@@ -222,7 +222,8 @@ class TrainTab:
         refreshed = refresh_choices(
             self._refresh_button.click, parts["data"], choices, keep=self._existing_entries
         )
-        refreshed = refresh_choices(refreshed.then, parts["eval_data"], choices, keep=self._existing_entries)
+        for key in ("eval_data", "exam"):
+            refreshed = refresh_choices(refreshed.then, parts[key], choices, keep=self._existing_entries)
         latest: dict[str, Any] = {"trigger_mode": "always_last"}
         consequences: dict[str, Any] = {
             "inputs": {*form, self._preview, *self._made_from.values()},
@@ -275,7 +276,7 @@ class TrainTab:
         if self._context.in_run:
             values |= self._context.live_values
         menus = {}
-        for key in ("data", "eval_data"):
+        for key in ("data", "eval_data", "exam"):
             last = values.pop(key, None)
             chosen = {} if last is None else {"value": self._existing_entries(last)}
             menus[self.form.components[key]] = gr.update(choices=choices, **chosen)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from ...core.files import Count, read_record, read_small_file, usable_entries, write_text
-from ...core.jobs import Event, EvidenceMeasured, RecallMeasured, SampleGenerated, event_file
+from ...core.jobs import Event, EvidenceMeasured, ExamAsked, RecallMeasured, SampleGenerated, event_file
 from ...core.readable import readable
 from ...train_utils import plural
 
@@ -27,10 +27,11 @@ REPORT = "report.html"
 NOTES = "notes.txt"
 RECALL = "recall.json"
 EVIDENCE = "evidence.json"
+EXAM = "exam.json"
 PAIRS = "pairs.json"
 EVENTS = event_file.EVENTS
 # Written anew when a run is resumed; the graph is continued instead.
-RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE, PAIRS, EVENTS)
+RECORDS = (LOG, PARAMETERS, DATA_SAMPLE, TRAINING_PROMPT, SAMPLES, REPORT, RECALL, EVIDENCE, EXAM, PAIRS, EVENTS)
 # Nothing else in a run folder is ever thinned or removed, except for checkpoints and backups.
 RUN_FILES = (*RECORDS, GRAPH, GRAPH_IMAGE, NOTES)
 # Its presence marks a checkpoint as ours and complete.
@@ -160,6 +161,11 @@ def read_recalls(folder: Path, damage: list[str] | None = None) -> list[RecallMe
 def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeasured | None:
     """Read what was measured of a finished LoRA; None if it was never tested."""
     return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [], damage)), None)
+
+
+def read_exams(folder: Path, damage: list[str] | None = None) -> list[ExamAsked]:
+    """Read what a LoRA had right in exams, the last one at the end."""
+    return read_record(folder / EXAM, list[ExamAsked], [], damage)
 
 
 def read_state(checkpoint: Path) -> StateRecord:

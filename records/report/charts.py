@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ...core.files import atomic_write
-from ...core.jobs import EvaluationDone, Step
+from ...core.jobs import EvaluationDone, ExamAsked, Step
 from ...train_utils import format_digits, plural
 from .graph_file import read_evaluations, read_steps
 
@@ -32,6 +33,7 @@ MAX_POINTS, MAX_TOOLTIPS = 600, 200
 MIN_MARK_DISTANCE = 14.0
 CHAR_WIDTH = 8.0  # of a phase's name at 12 px, on the safe side
 STRIP_HEIGHT, MAX_CELLS = 26, 160
+EXAM_ROW, EXAM_LEFT, EXAM_NAME_CHARS = 22, 240, 38
 MAX_EPOCH_LABELS = 20  # in the PNG
 EPOCH_ROUNDING = 1e-3  # the graph stores epochs with four digits
 
@@ -246,6 +248,21 @@ def draw_recall_strip(shares: Sequence[float]) -> str:
         parts.append(bar(number * width, 0, width - (count > 1), STRIP_HEIGHT, place, **look))
     label = f"Recall by position in the data, from start to end: {', '.join(texts)}"
     return picture(WIDTH, STRIP_HEIGHT, "tp-recall", label, parts, preserveAspectRatio="none")
+
+
+def draw_exam(first: ExamAsked, last: ExamAsked) -> str:
+    """Draw for each section the share of questions that was answered right first, and below it the last one."""
+    before, parts = {section.name: section for section in first.sections}, list[str]()
+    for row, now in enumerate(last.sections):
+        y, old = row * EXAM_ROW, before.get(now.name, now)
+        words = f"{now.name}: {old.right} of {old.asked} right before, {now.right} of {now.asked} now"
+        parts.append(axis_label(0, y + 14, shorten(now.name, EXAM_NAME_CHARS, placeholder=" ...")))
+        for number, score in enumerate((old, now)):
+            width, place = (WIDTH - EXAM_LEFT) * score.right / max(score.asked, 1), y + 3 + 7 * number
+            look = {"class_": "tp-recall-cell", "fill_opacity": "1" if number else "0.35"}
+            parts.append(bar(EXAM_LEFT, place, max(width, 1.0), 6, words, **look))
+    label = f"Exam: {first.right} of {first.asked} right before, {last.right} of {last.asked} now"
+    return picture(WIDTH, EXAM_ROW * len(last.sections), "tp-curve", label, parts)
 
 
 def has_matplotlib() -> bool:

@@ -18,13 +18,13 @@ from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
 from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples
-from .charts import Mark, draw_curve, draw_recall_strip
+from .charts import Mark, draw_curve, draw_exam, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
     *(jobs.RunPlanned, jobs.Note, jobs.Advice, jobs.CheckpointSaved, jobs.EvaluationDone, jobs.RecallMeasured),
-    *(jobs.EvidenceMeasured, jobs.PlanChanged, jobs.LiveSettingsChanged, jobs.JobEnded),
+    *(jobs.ExamAsked, jobs.EvidenceMeasured, jobs.PlanChanged, jobs.LiveSettingsChanged, jobs.JobEnded),
 )
 KEYS_SHOWN_ELSEWHERE = ("name", "data")
 EVALUATION_COLUMNS = (
@@ -78,6 +78,7 @@ def render_report(data: ReportData) -> str:
     reasons = [line for line in data.ended.text.splitlines() if line.strip()]
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
     recalls = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, jobs.RecallMeasured)]
+    exams = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, jobs.ExamAsked)]
     recall = recalls[-1] if recalls else None
     verdict = read_verdict(data.log)
     if not verdict and steps:  # the run broke off
@@ -123,6 +124,8 @@ def render_report(data: ReportData) -> str:
         recall_rows=jobs.event_words.recall_table(recalls),
         part_rows=jobs.event_words.part_table(recall) if recall else (),
         strip=draw_recall_strip(recall.strip) if recall else "",
+        exam=jobs.event_words.exam_change(exams[0], exams[-1]) if exams else "",
+        exam_chart=draw_exam(exams[0], exams[-1]) if exams else "",
         evidence_rows=jobs.event_words.evidence_table(tested) if tested else (),
         evidence_verdict=jobs.event_words.evidence_verdict(tested, recall) if tested else "",
         run_rows=_run_rows(data),
