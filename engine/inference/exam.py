@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ...core.jobs import (
     SectionScore,
     Stage,
     StageKind,
-    event_words,
     events,
 )
 from ...data import workshop
@@ -37,7 +35,7 @@ from ...train_utils import checkpoint_step
 from ..lora import adapter, pause_training_mode
 from ..plan import RunPlan, StepLog
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, ProgressFn, StageProgress, measure_each
+from .eval_loop import EvalLoop, ProgressFn, StageProgress, lora_phrase, measure_each
 from .evidence import MAX_ANSWER_TOKENS, MORE_TOKENS, NOTHING_SAVED
 from .generation import lora_prompt_style
 from .in_run import MAX_SHARE
@@ -71,12 +69,9 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job) -> None:
         self._run_plan, self._step_log, self._host, self._job = run_plan, step_log, host, job
+        datasets = find_datasets(run_plan.settings.aside.exam, host.folders)
+        self._exam = workshop.read_exam(dataset.path for dataset in datasets)
         self._ended, self._seconds = time.monotonic(), 0.0  # of the last time that it was asked
-
-    @cached_property
-    def _exam(self) -> workshop.Exam:
-        datasets = find_datasets(self._run_plan.settings.aside.exam, self._host.folders)
-        return workshop.read_exam(dataset.path for dataset in datasets)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Ask for the step before, whose checkpoint is on disk by now."""
@@ -88,7 +83,7 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
     def ask(self, model: Any, step: int, why: events.Trigger) -> None:
         """Ask as the training data do; an error does not end the run."""
         run, host, log = self._run_plan, self._host, self._job.log
-        if not run.settings.aside.exam or not dist_env.is_main_process():
+        if not self._exam.questions or not dist_env.is_main_process():
             return
         started, epoch = time.monotonic(), step / run.plan.steps_per_epoch
         try:
@@ -124,9 +119,8 @@ def ask_exam(name: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
     measured = measure_each(loras, TrainingSettings(), host, job, "Asking the exam", measure)
     if len(measured) < len(loras):
         raise StoppedError(NOTHING_SAVED)
-    text = f"Without a LoRA: {event_words.exam_text(measured[0])}."
     if lora:
-        text += f" With {lora}: {event_words.exam_text(measured[1])}."
-        events_before = run_files.read_exams(folder)
-        write_json(folder / run_files.EXAM, [asdict(event) for event in (*events_before, *measured)])
-    return JobEnded(outcome="finished", text=text)
+        earlier = run_files.read_exams(folder)
+        write_json(folder / run_files.EXAM, [asdict(event) for event in (*earlier, *measured)])
+    right = ", ".join(f"{each.right} {lora_phrase(name)}" for (name, _), each in zip(loras, measured, strict=True))
+    return JobEnded(outcome="finished", text=f"Right answers to {len(exam.questions)} questions: {right}.")

@@ -262,7 +262,7 @@ def draw_exam(first: ExamAsked, last: ExamAsked) -> str:
             look = {"class_": "tp-recall-cell", "fill_opacity": "1" if number else "0.35"}
             parts.append(bar(EXAM_LEFT, place, max(width, 1.0), 6, words, **look))
     label = f"Exam: {first.right} of {first.asked} right before, {last.right} of {last.asked} now"
-    return picture(WIDTH, EXAM_ROW * len(last.sections), "tp-curve", label, parts)
+    return picture(WIDTH, EXAM_ROW * len(last.sections), "tp-exam", label, parts)
 
 
 def has_matplotlib() -> bool:
