@@ -11,12 +11,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
+from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, MapRequest, StudyRequest
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Host
 from ..core.jobs import ExamAsked, NotesTaken, console, event_text
 from ..data import dataset_index
+from ..data.readers.unsupported import MAP_SUFFIX
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
@@ -183,6 +184,28 @@ def _get(asked: Asked) -> int:
     return 0
 
 
+def _map(asked: Asked) -> int:
+    from ..data.workshop import mapping
+
+    args = asked.args
+    path = options.find_dataset(args.data, asked.host.folders)
+    if args.keep:
+        shares = mapping.parse_shares(args.keep)
+        return asked.show(mapping.keep_shares(mapping.read_map(path), shares, args.seed, asked.out))
+    if not args.model:
+        raise DataError("map needs --model to draw a map, or --keep and --out to write a share of a map.")
+    args.out = args.out or path.name + MAP_SUFFIX
+    work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out), asked.host)
+    job = options.run_job("map", f"Map of {args.data}", asked.host, work)
+    if job.end is None or job.end.outcome != "finished":
+        return options.exit_code(job)
+    topic_map = mapping.read_map(asked.out)
+    clusters = {number: {"name": name, "rows": count} for number, (name, count) in topic_map.clusters.items()}
+    print(dump_json(clusters) if args.json else "\n".join(topic_map.lines()))
+    options.say(f"Written: {asked.out}")
+    return 0
+
+
 class Action(NamedTuple):
     """What an action does, in words, and the options that it can't do without."""
 
@@ -195,6 +218,9 @@ NOTES_HELP = "let --model take notes on it into --out, to train on: questions, r
 PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
 EXAM_HELP = "let --model write an exam about it into --out; without --out, ask --model this exam, also with --lora"
 SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
+MAP_HELP = (
+    "sort its rows by what they are about, with --model; of a map, write a share of each cluster with --keep"
+)
 ACTIONS: Mapping[str, Action] = {
     "get": Action(_get, "download a dataset of the Hugging Face Hub, OWNER/NAME, or the file at a URL"),
     "look": Action(_look, "show what is in it, and what stands out"),
@@ -203,6 +229,7 @@ ACTIONS: Mapping[str, Action] = {
     "convert": Action(_convert, "write it as rows of JSON, in one of the common forms", ["out"]),
     "pairs": Action(_pairs, PAIRS_HELP, ["out"]),
     "study": Action(_study, NOTES_HELP, ["out", "model"]),
+    "map": Action(_map, MAP_HELP),
     "exam": Action(_exam, EXAM_HELP, ["model"]),
 }
 
@@ -244,6 +271,10 @@ def _make_parser() -> argparse.ArgumentParser:
     section_help = f"questions about each section between hard cuts (default: {EXAM_QUESTIONS})"
     exams.add_argument("--per-section", type=int, default=EXAM_QUESTIONS, metavar="N", help=section_help)
     exams.add_argument("--lora", metavar="NAME", default="", help="a LoRA, to be asked with it, too")
+    keep_help = (
+        "of a map: the shares of clusters to write to --out, such as 2=0.5 5=0 (default: all of the others)"
+    )
+    parser.add_argument("--keep", nargs="+", default=[], metavar="CLUSTER=SHARE", help=keep_help)
     _add_get_options(parser)
     options.add_model(parser, required=False)
     flags.add_flag_group(parser, "How rows are read", ["columns"])

@@ -98,6 +98,14 @@ class StudyRequest:
     target: float = 0.8
 
 
+@dataclass(frozen=True)
+class MapRequest:
+    """Request to draw the map of a dataset into a new file."""
+
+    data: str  # a path
+    out: Path
+
+
 class Engine(Protocol[Settings, Report]):
     """Trains and runs the model that a host lends, and leaves it as it was."""
 
@@ -144,6 +152,9 @@ class Engine(Protocol[Settings, Report]):
 
     def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
         """Ask the model an exam without a LoRA and with one (empty: only without) as ExamAsked events."""
+
+    def draw_map(self, asked: MapRequest, host: Host, job: Job) -> JobEnded:
+        """Write the rows of a dataset in clusters, by the model's hidden states without a LoRA, into a file."""
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         """Write the merged model to disk; the model in memory stays as it is."""

@@ -16,6 +16,7 @@ from ..core.engine import (
     AnswerRequest,
     GgufRequest,
     LoraName,
+    MapRequest,
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
@@ -168,6 +169,12 @@ class PeftEngine:
             from .inference import exam as asking
 
             return asking.ask_exam(exam, lora, host, job)
+
+    def draw_map(self, asked: MapRequest, host: Host, job: Job) -> JobEnded:
+        with _model_in_use(host, job):
+            from .inference import topics
+
+            return topics.draw_map(asked, host, job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

@@ -28,6 +28,7 @@ from ..core.engine import (
     AnswerRequest,
     GgufRequest,
     LoraName,
+    MapRequest,
     MergeRequest,
     PerplexityRequest,
     PreviewQuery,
@@ -152,6 +153,9 @@ class ProcessEngine(PeftEngine):
 
     def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
         return self._call(super().exam, exam, lora, host=host, job=job)
+
+    def draw_map(self, asked: MapRequest, host: Host, job: Job) -> JobEnded:
+        return self._call(super().draw_map, asked, host=host, job=job)
 
     def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
         return self._call(super().merge, asked, host=host, job=job)

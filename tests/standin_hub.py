@@ -24,7 +24,7 @@ CHUNK_BYTES = 64_000
 
 @dataclass
 class Repository:
-    """A model or, as datasets/toys/rows, a dataset: files by revision, and what its card says."""
+    """A model, or as datasets/OWNER/NAME a dataset, as the hub has it: files by revision, and its card."""
 
     files: dict[str, dict[str, bytes]]
     card: dict[str, Any]
@@ -98,7 +98,7 @@ class _Answering(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "EntryNotFound", "Not found")
 
-    do_HEAD = do_GET  # noqa: N815 - its name in http.server
+    do_HEAD = do_GET  # noqa: N815
 
     def _about(self, name: str, revision: str) -> None:
         repository = self._found(name, revision)

@@ -11,6 +11,7 @@ from ...train_utils import natural_key, plural
 # The webui's placeholder, Word's lock files, and the thumbnails of Windows Explorer.
 HIDDEN_PREFIXES = (".", "put-trainer-datasets-here", "~$", "thumbs.db", "ehthumbs.db")
 RECIPE_SUFFIX = ".recipe.json"  # beside a dataset that was cleaned
+MAP_SUFFIX = ".map.jsonl"  # beside one that was mapped
 MAX_LISTED = 4
 WORD = "save it as .docx or .odt, or save its text as .txt"
 BOOK = "convert it to .epub, for example with Calibre"
@@ -35,7 +36,7 @@ PLAIN_KINDS = {
 
 
 def is_hidden(name: str) -> bool:
-    return name.lower().startswith(HIDDEN_PREFIXES) or name.lower().endswith(RECIPE_SUFFIX)
+    return name.lower().startswith(HIDDEN_PREFIXES) or name.lower().endswith((RECIPE_SUFFIX, MAP_SUFFIX))
 
 
 def visible_files(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:

@@ -1,5 +1,6 @@
 """The data workshop: look at a dataset, clean it, split it and convert it; what is there is never changed."""
 
+from . import mapping as mapping
 from . import study as study
 from .cleaning import DEFAULT as DEFAULT
 from .cleaning import EVERYTHING as EVERYTHING

@@ -118,8 +118,19 @@ WAYS = (
 
 
 def read_parts(dataset: Dataset) -> list[Part]:
-    """The passages of all texts, cut at paragraphs or sentences, and the rows of all tables."""
-    parts = list[Part]()
+    """The passages of all texts, and the rows of all tables."""
+    parts = list(read_passages(dataset))
+    for record in () if dataset.is_text else dataset.records():
+        if record.gap is None and len(record.words) >= MIN_PART_CHARS:
+            words, name = record.words[: 2 * PART_CHARS], dataset.path.name
+            parts.append(Part(words, name, record.place, 0, len(words)))
+    if not parts:
+        raise DataError(f"{dataset.path.name} has no passage of {MIN_PART_CHARS} characters to take notes on.")
+    return parts
+
+
+def read_passages(dataset: Dataset) -> Iterator[Part]:
+    """The passages of all texts, cut at paragraphs or sentences."""
     for text in dataset.texts:
         content = str(text.text)
         sections = find_sections(content, HARD_CUT)
@@ -136,15 +147,8 @@ def read_parts(dataset: Dataset) -> list[Part]:
                 passage = content[start:cut].strip()
                 if len(passage) >= MIN_PART_CHARS:
                     begin = content.index(passage, start)
-                    parts.append(Part(passage, text.name, title, begin, begin + len(passage)))
+                    yield Part(passage, text.name, title, begin, begin + len(passage))
                 start = cut
-    for record in () if dataset.is_text else dataset.records():
-        if record.gap is None and len(record.words) >= MIN_PART_CHARS:
-            words, name = record.words[: 2 * PART_CHARS], dataset.path.name
-            parts.append(Part(words, name, record.place, 0, len(words)))
-    if not parts:
-        raise DataError(f"{dataset.path.name} has no passage of {MIN_PART_CHARS} characters to take notes on.")
-    return parts
 
 
 def plan_tasks(parts: Sequence[Part], kinds: Collection[str], rounds: Iterable[int]) -> Iterator[Task]:

@@ -7,6 +7,7 @@ from . import exam as exam
 from . import generation as generation
 from . import perplexity as perplexity
 from . import study as study
+from . import topics as topics
 from .evidence import GENERAL_TOKENS as GENERAL_TOKENS
 from .exam import ExamCallback as ExamCallback
 from .generation import SampleCallback as SampleCallback

@@ -1,7 +1,8 @@
 """The style sheet of the tab. It uses the colors of the theme, so light and dark mode both read well."""
 
 CSS = """
-.gradio-container {--tp-quiet: color-mix(in srgb, var(--body-text-color) 74%, transparent);}
+.gradio-container {--tp-quiet: color-mix(in srgb, var(--body-text-color) 74%, transparent); --tp-tone: 40%;}
+.dark .gradio-container, .dark.gradio-container {--tp-tone: 64%;}
 .tp-form [data-testid="block-info"] {color: var(--body-text-color);}
 .tp-card {border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 12px 14px; margin: 4px 0;
   background: var(--block-background-fill); color: var(--body-text-color); overflow-wrap: anywhere;}
@@ -64,7 +65,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-along {height: 22px; margin-bottom: 10px;}
 .tp-key span {display: inline-block; margin-right: 12px;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin-right: 5px;}
-.tp-point {fill: currentColor;}
+.tp-point {fill: currentColor; fill-opacity: 0.75;} .tp-ring {fill: none; stroke: currentColor; stroke-width: 1.5;}
 /* A shadow at each side that can be scrolled to; without overflow the scroll timeline is inactive. */
 .tp-wide {overflow-x: auto; overflow-wrap: normal; animation: tp-more auto linear;
   animation-timeline: scroll(self inline);}

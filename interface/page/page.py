@@ -74,8 +74,7 @@ def draw_tab(context: PageContext) -> None:
             perplexity_tab = PerplexityTab(context, tab, train_tab.form)
         with gr.Tab("Runs", id="runs") as tab:
             runs_tab = RunsTab(context, tab, train_tab.form)
-        stops = (data_tab.pairs_stop, data_tab.stop_button, try_tab.stop_button, perplexity_tab.stop_button)
-        for stop_button in stops:
+        for stop_button in (*data_tab.stop_buttons, try_tab.stop_button, perplexity_tab.stop_button):
             stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)
 

@@ -16,6 +16,7 @@ from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request
 from ...data import dataset_index
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
+from .data_map import MapPanel
 
 if TYPE_CHECKING:
     from ...data import workshop
@@ -89,7 +90,7 @@ class DataTab:
                 "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
             )
             pairs_button = gr.Button("Write pairs with the model", interactive=enabled, elem_id="tp-pairs")
-            self.pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
+            pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
         with gr.Row():
             help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
             self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
@@ -100,9 +101,11 @@ class DataTab:
         with gr.Row(elem_classes="tp-buttons"):
             exam_button = gr.Button("Write exam", interactive=enabled, elem_id="tp-workshop-write-exam")
             study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
-            self.stop_button = StopButton(context, "study", "tp-workshop-stop")
+            study_stop = StopButton(context, "study", "tp-workshop-stop")
         status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
         found = gr.HTML(elem_id="tp-workshop-found")
+        map_stop = MapPanel(context, self._data).stop_button
+        self.stop_buttons = (pairs_stop, study_stop, map_stop)
         recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
         inputs, outputs = {self._data, self._out, *recipe}, [status, found]
         for button, handler, what in (
@@ -118,13 +121,13 @@ class DataTab:
         add_handler(study_button.click, self._on_study, inputs, outputs, **options)
         options = {"what": "Writing an exam", "clears": {found: ""}}
         add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
-        for stop_button in (self.pairs_stop, self.stop_button):
+        for stop_button in (pairs_stop, study_stop):
             stop_button.connect(status)
         wanted = {self._address, self._subset, self._split, self._rows, self._name}
         done = add_handler(get_button.click, self._on_get, wanted, got, what="Getting the dataset")
         get_stop.connect(got)
-        opened, context = [tab.select, page_load(), done.then], self._context
-        refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+        for opened in ([tab.select, page_load()], done.then):
+            refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
 
     async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         from ...downloads import dataset

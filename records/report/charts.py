@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import median
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.files import atomic_write
 from ...core.jobs import EvaluationDone, ExamAsked, Step
@@ -33,6 +34,7 @@ MAX_POINTS, MAX_TOOLTIPS = 600, 200
 MIN_MARK_DISTANCE = 14.0
 CHAR_WIDTH = 8.0  # of a phase's name at 12 px, on the safe side
 STRIP_HEIGHT, MAX_CELLS = 26, 160
+MAP_HEIGHT, TOPIC_COLORS = 400, 12  # of the map of a dataset; more clusters get colors between these
 EXAM_ROW, EXAM_LEFT, EXAM_NAME_CHARS = 22, 240, 38
 MAX_EPOCH_LABELS = 20  # in the PNG
 EPOCH_ROUNDING = 1e-3  # the graph stores epochs with four digits
@@ -263,6 +265,37 @@ def draw_exam(first: ExamAsked, last: ExamAsked) -> str:
             parts.append(bar(EXAM_LEFT, place, max(width, 1.0), 6, words, **look))
     label = f"Exam: {first.right} of {first.asked} right before, {last.right} of {last.asked} now"
     return picture(WIDTH, EXAM_ROW * len(last.sections), "tp-exam", label, parts)
+
+
+class MapPoint(NamedTuple):
+    """A row on the map of a dataset, with its tooltip; what is odd about the dataset is drawn as a ring."""
+
+    x: float
+    y: float
+    cluster: int
+    text: str
+    is_odd: bool
+
+
+def topic_color(cluster: int) -> str:
+    """The color of a cluster, far from those of its neighbors in the list; the page sets its tone."""
+    return f"hsl({cluster * 150 % 360 + cluster // TOPIC_COLORS * 15} 70% var(--tp-tone))"
+
+
+def draw_topics(points: Sequence[MapPoint]) -> str:
+    """Draw rows as dots in the colors of their clusters, and the number of each cluster in its middle."""
+    x = scale(min(point.x for point in points), max(point.x for point in points), 12, WIDTH - 12)
+    y = scale(min(point.y for point in points), max(point.y for point in points), MAP_HEIGHT - 12, 12)
+    dots, labels = list[str](), list[str]()
+    for cluster in sorted({point.cluster for point in points}):
+        own = [point for point in points if point.cluster == cluster]
+        looks = {False: (3.0, "tp-point"), True: (4.5, "tp-ring")}
+        drawn = (dot(x(each.x), y(each.y), *looks[each.is_odd], title=each.text) for each in own)
+        dots.append(element("g", "".join(drawn), style=f"color: {topic_color(cluster)}"))
+        middle = x(median(point.x for point in own)), y(median(point.y for point in own))
+        labels.append(axis_label(*middle, str(cluster), "middle", "tp-phase-name"))
+    label = f"Map of {len(points)} {plural(len(points), 'row')} in {len(labels)} {plural(len(labels), 'cluster')}"
+    return picture(WIDTH, MAP_HEIGHT, "tp-map", label, [*dots, *labels])
 
 
 def has_matplotlib() -> bool:

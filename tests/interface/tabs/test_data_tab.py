@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from training_pro.core.jobs import JobEnded, NotesTaken, Session
+from training_pro.data.workshop import mapping
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import DataTab
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -76,6 +78,41 @@ def test_an_exam_is_written_into_its_own_file_and_notes_are_taken_without_its_qu
     (folders.datasets / "exam.jsonl").write_text("{}")
     assert "n.jsonl 0 0 [&#39;exam.jsonl&#39;]" in page.press("workshop-study")["workshop-said"]
     assert "Exam needs a name" in page.press("workshop-write-exam", workshop_exam="")["workshop-said"]
+
+
+class Drawer:
+    """Sorts rows without a model."""
+
+    calls = 0
+
+    def draw_map(self, asked, host, job):
+        self.calls += 1
+        texts = [f"<b> {number}" for number in range(30)]
+        vectors = np.random.default_rng(0).normal(size=(30, 8)) + 9 * np.eye(8)[np.arange(30) % 2]
+        mapping.write_map([(text, {"text": text}) for text in texts], vectors, asked.out)
+        return JobEnded(outcome="finished", text="30 rows mapped.")
+
+
+def test_a_map_is_drawn_once_and_a_share_of_its_clusters_is_written(folders):
+    engine = Drawer()
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), engine, Session()))
+    assert "Draw the map first" in page.press("map-write", workshop_name="rows.jsonl")["map-said"]
+    shown = page.press("map-draw")
+    assert "30 rows mapped." in shown["map-said"] and "1: 15 rows (50%)" in shown["map-drawn"]
+    assert shown["map-drawn"].count("<circle") == 30 and "&lt;b&gt; 29" in shown["map-drawn"]
+    assert "Remove this file" in page.press("map-draw")["map-said"] and engine.calls == 1
+    said = page.press("map-write", map_shares="2=0", map_out="half.jsonl")["map-said"]
+    assert "15 of 30 rows" in said and len((folders.datasets / "half.jsonl").read_text().splitlines()) == 15
+    assert "is not a share" in page.press("map-write", map_shares="2")["map-said"]
+
+
+def test_what_can_not_be_downloaded_is_a_sentence(page, folders):
+    for address, message in (
+        ("http://127.0.0.1:1/a.txt", "address of this machine"),
+        ("a b", "neither OWNER/NAME"),
+    ):
+        assert message in page.press("dataset-get", dataset_from=address)["dataset-said"]
+    assert [path.name for path in folders.datasets.iterdir()] == ["rows.jsonl"]
 
 
 @pytest.mark.parametrize(
