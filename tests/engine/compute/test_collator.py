@@ -29,6 +29,7 @@ def test_padded_rows_in_which_an_id_that_also_pads_is_learned():
         "labels": [[-100, 6, 7, 8], [-100, 0, 3, -100], [-100] * 4],
         "owners": [[0] * 4, [1] * 4, [2] * 4],
     }
+    assert batch.supervised.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1], [1, 2]]
     assert (len(batch), batch.tokens, batch.joins) == (3, 8, (False,) * 3)
 
 
