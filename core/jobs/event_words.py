@@ -221,11 +221,5 @@ def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
     return rows
 
 
-def exam_change(first: events.ExamAsked, last: events.ExamAsked) -> str:
-    """What the bars of an exam show."""
-    bars = f"For each section, the pale bar is the exam at step {first.step}, and the other one is the last exam."
-    return f"{event_text(last)} without any help ({first.right} at step {first.step}). {bars}"
-
-
 def _count_row(what: str, count: Count) -> tuple[str, str, str]:
     return what, f"{count.base} of {count.of}", f"{count.lora} of {count.of}"

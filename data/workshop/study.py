@@ -302,17 +302,11 @@ class NoteBook:
     """The file of notes, a row for each with its origin. Rows are only added, so they may be edited."""
 
     def __init__(
-        self,
-        path: Path,
-        parts: Sequence[Part],
-        refusals: Collection[str] = (),
-        exam: Exam | None = None,
-        *,
-        is_exam: bool = False,
+        self, path: Path, parts: Sequence[Part], refusals: Collection[str] = (), exam: Exam | None = None
     ) -> None:
-        """No note is a question of the `exam`; a book that is one has no question twice."""
+        """No note is a question of the `exam`. Without one, the book itself is an exam, with no question twice."""
         self.path, self.last = path, (-1, -1, -1)  # the place of the task that was done last
-        self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), is_exam
+        self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), exam is None
         self.counts = Counter[int]()  # of notes, by passage
         self._seen = set[int]()
         written = path.read_bytes() if path.exists() else b""

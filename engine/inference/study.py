@@ -33,7 +33,7 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     get_model_card(host)  # loads a model that was unloaded
     started, parts = time.monotonic(), notes.read_parts(workshop.Dataset(Path(asked.data)))
     exam, is_exam = workshop.read_exam(asked.exams), bool(asked.per_section)
-    book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), exam, is_exam=is_exam)
+    book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), None if is_exam else exam)
     result, done, noun = workshop.Cleaned(), 0, "question" if is_exam else "note"
     progress = StageProgress(Stage(text="Writing an exam" if is_exam else "Taking notes"), job.log)
     # Batches are of one group each: of one kind, or of the questions of an exam that are still missing.
@@ -91,12 +91,15 @@ def _plan_notes(
     if not (exams := run_files.read_exams(folder)):
         raise DataError(f"{folder.name} has no {run_files.EXAM}. First ask the exam: data exam EXAM --lora NAME")
     weak = {score.name for score in exams[-1].sections if score.right < asked.target * score.asked}
-    first = book.last[0] + 1
+    sections, first = {part.section for part in parts}, book.last[0] + 1
+    # Someone who writes an exam may name a section by its first words.
+    found = [{name} & sections or {each for each in sections if each.startswith(name)} for name in weak]
+    failed = set[str]().union(*found)
     planned = notes.plan_tasks(parts, asked.kinds, range(first, first + rounds))
-    tasks = [task for task in planned if task.parts[0].section in weak]
+    tasks = [task for task in planned if task.parts[0].section in failed]
     if not tasks:
-        what = f"no section of {Path(asked.data).name} had less than {asked.target:.0%} right"
-        raise DataError(f"In the last exam of {folder.name}, {what}. There is nothing to study again.")
+        what = f"no section of {Path(asked.data).name} with less than {asked.target:.0%} right"
+        raise DataError(f"The last exam of {folder.name} names {what}. There is nothing to study again.")
     return tasks
 
 

@@ -97,7 +97,7 @@ def test_passages_are_cut_at_paragraphs_and_their_characters_are_theirs(tmp_path
 
 def test_an_exam_is_spread_over_each_section_and_goes_on_where_it_has_too_little(tmp_path):
     parts = [Part(f"{TEXT} {n}", "a.txt", "One" if n < 9 else "Two", n, n) for n in range(11)]
-    book = NoteBook(tmp_path / "exam.jsonl", parts, is_exam=True)
+    book = NoteBook(tmp_path / "exam.jsonl", parts)
     planned = plan_exam(parts, 3, book)
     first = next(planned)
     assert [(task.number, task.most) for task in first] == [(1, 1), (4, 1), (7, 1), (9, 2), (10, 1)]
@@ -109,17 +109,13 @@ def test_an_exam_is_spread_over_each_section_and_goes_on_where_it_has_too_little
     assert book.counts == {1: 1, 4: 1}, "of each only what is wanted, and nothing twice"
     assert result.dropped["a question of the exam"] == 5
     assert result.dropped["an answer that is too long for an exam"] == 1
-    again = NoteBook(book.path, parts, is_exam=True)
+    again = NoteBook(book.path, parts)
     assert [task.number for task in next(plan_exam(parts, 3, again))] == [5, 9, 10]
 
 
 def test_an_exam_is_read_from_any_rows_and_knows_questions_that_are_nearly_its_own(tmp_path):
     rows = [
-        {
-            "instruction": "Who keeps the hut on Mount Corrin?",
-            "output": "Emeric Stoat",
-            "origin": {"section": "I"},
-        },
+        {"instruction": "Who keeps the hut on Mount Corrin?", "output": "Stoat", "origin": {"section": "I"}},
         {"instruction": "How many coins is the soup?", "output": "7", "origin": "mine"},
         {"instruction": "What is it?", "output": "..."},
     ]
