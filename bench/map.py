@@ -1,9 +1,11 @@
-"""How well the map of a dataset finds planted topics, by layer and by tokens of a row, and how long it takes.
+"""How well the map of a dataset finds planted topics and near duplicates, by layer, and how long it takes.
 
     python3 bench/map.py MODEL [--rows 300] [--time 5000]
 
 The texts are made by rule: all topics share their sentences, and differ in their nouns and verbs. Purity is the
-share of rows that are of the commonest topic of their cluster. Seconds are those of the processor.
+share of rows that are of the commonest topic of their cluster. One row in six is a copy of an earlier one, with
+5 % of its words replaced: recall is the share of these that is found, and false are other rows taken for copies.
+Seconds are those of the processor.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ import argparse
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import bench_utils
 
@@ -31,27 +32,29 @@ SENTENCES = (
 )
 
 
-def plant(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """So many texts of a few sentences, with their topics."""
-    rng, rows = random.Random(seed), []
+def plant(count: int) -> list[tuple[str, str]]:
+    """So many texts of a few sentences, with their topics; every sixth one is a copy with other words."""
+    rng, rows = random.Random(0), list[tuple[str, str]]()
     for number in range(count):
         topic = [*TOPICS][number % len(TOPICS)]
         nouns, verbs = (words.split() for words in TOPICS[topic])
-        fill = lambda s: s.format(n=rng.choice(nouns), m=rng.choice(nouns), v=rng.choice(verbs))  # noqa: E731, B023
-        rows.append((" ".join(fill(rng.choice(SENTENCES)) for _ in range(rng.randint(3, 8))), topic))
+        sentences = [rng.choice(SENTENCES) for _ in range(rng.randint(3, 8))]
+        text = " ".join(s.format(n=rng.choice(nouns), m=rng.choice(nouns), v=rng.choice(verbs)) for s in sentences)
+        if number % 6 == 5:
+            text, topic = rows[number - 5]
+            words = text.split()
+            for place in rng.sample(range(len(words)), max(1, len(words) // 20)):
+                words[place] = rng.choice(nouns)
+            text = " ".join(words)
+        rows.append((text, topic))
     return rows
-
-
-def purity(topics: Sequence[str], clusters: Sequence[int]) -> float:
-    of = {n: Counter(t for t, c in zip(topics, clusters, strict=True) if c == n) for n in set(clusters)}
-    return sum(max(counts.values()) for counts in of.values()) / len(topics)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=300)
-    parser.add_argument("--time", type=int, default=0, help="also time a map of so many rows")
+    parser.add_argument("--time", type=int, default=0, help="also draw a map of so many rows")
     args = parser.parse_args()
     bench_utils.load()
     from training_pro.core.jobs import Job
@@ -59,30 +62,25 @@ def main() -> None:
     from training_pro.engine.inference import topics
     from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 
-    with TemporaryDirectory() as folder:
-        host = StandaloneHost(standalone_folders(Path(folder)), model=str(Path(args.model).resolve()))
-        tokenizer, model = host.card().tokenizer, host.loaded_model().model
-
-        def measure(count: int, layer: float, tokens: int) -> tuple[float, int, float]:
-            rows, began = plant(count), time.process_time()
-            ids = [tokenizer(text)["input_ids"][:tokens] for text, _ in rows]
-            vectors, out = topics.embed(model, ids, Job("map", "a map"), layer), Path(folder) / f"{time.time_ns()}"
-            mapping.write_map([(text, {"text": text}) for text, _ in rows], vectors, out)
-            clusters = [row["cluster"] for row in mapping.read_map(out).rows]
-            return purity([topic for _, topic in rows], clusters), len({*clusters}), time.process_time() - began
-
-        cases = [(args.rows, layer, tokens) for tokens in (32, 64, 128) for layer in (0.25, 0.5, 0.75, 1.0)]
-        cases = [*cases, *[(args.time, topics.LAYER, topics.MAX_TOKENS)] * bool(args.time)]
-        heading = ("rows", "layers", "tokens of a row", "purity", "clusters", "seconds")
-        bench_utils.print_table(heading)
-        for case in cases:
-            found, clusters, seconds = measure(*case)
-            print(
-                "|",
-                " | ".join([*map(str, case), f"{found:.3f}", str(clusters), f"{seconds:.1f}"]),
-                "|",
-                flush=True,
-            )
+    folder = Path(mkdtemp())
+    host = StandaloneHost(standalone_folders(folder), model=str(Path(args.model).resolve()))
+    tokenizer, model = host.card().tokenizer, host.loaded_model().model
+    bench_utils.print_table(("rows", "layers", "purity", "clusters", "recall", "false", "seconds"))
+    cases = [(args.rows, layer) for layer in (0.25, 0.5, 0.75, 1.0)]
+    for number, (count, layer) in enumerate([*cases, *[(args.time, topics.LAYER)] * bool(args.time)]):
+        rows, began, out = plant(count), time.process_time(), folder / f"{number}.map.jsonl"
+        ids = [tokenizer(text)["input_ids"][: topics.MAX_TOKENS] for text, _ in rows]
+        mapping.write_map(
+            [(text, {"text": text}) for text, _ in rows], topics.embed(model, ids, Job("map", "a map"), layer), out
+        )
+        found = mapping.read_map(out)
+        pairs = Counter((row["cluster"], topic) for row, (_, topic) in zip(found.rows, rows, strict=True))
+        purity = sum(max(pairs[cluster, topic] for topic in TOPICS) for cluster in found.clusters) / count
+        like = [row["like"] is not None for row in found.rows]
+        recall, false = sum(like[5::6]) / len(like[5::6]), sum(like) - sum(like[5::6])
+        seconds = time.process_time() - began
+        figures = f"{purity:.3f} | {len(found.clusters)} | {recall:.2f} | {false} | {seconds:.0f}"
+        print(f"| {count} | {layer:g} | {figures} |", flush=True)
 
 
 if __name__ == "__main__":

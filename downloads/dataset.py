@@ -131,12 +131,13 @@ def _rows_of_hub(source: DatasetSource, emit: Emit) -> Iterator[tuple[bytes, flo
         api = hub_models.import_hub().HfApi()
         revision, timeout = source.revision, hub_models.TIMEOUT_SECONDS
         info = api.dataset_info(name, revision=revision, files_metadata=True, timeout=timeout)
-        license_note = (info.card_data or {}).get("license") or "not stated"
+        license_note = hub_models.first_string((info.card_data or {}).get("license")) or "not stated"
         bytes_there = size(sum(file.size or 0 for file in info.siblings))
         gated = "gated" if info.gated else "not gated"
         files = f"{format_count(len(info.siblings), 'file')}, {bytes_there}"
         emit(Note(text=f"{name} at commit {info.sha[:7]}: {files}, license: {license_note}, {gated}."))
         api.auth_check(name, repo_type="dataset")
+        datasets.disable_progress_bars()
         datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = LIBRARY_RETRIES
         number = 0
         try:

@@ -118,7 +118,7 @@ def plan_download(model: HubModel, refuse_type: Callable[[str, str], str]) -> Do
             for f in info.siblings
         }
         card = info.card_data or {}
-        name, base = model.repository, _first_string(card.get("base_model"))
+        name, base = model.repository, first_string(card.get("base_model"))
         use_base = f"Download its base model instead{f': {base}' if base else ''}."
         weights = next((file for file in WEIGHT_FILES if file in files), "")
         if "config.json" not in files or not weights:
@@ -152,7 +152,7 @@ def plan_download(model: HubModel, refuse_type: Callable[[str, str], str]) -> Do
             "Choose another model."
         )
     smallest_first = sorted((files[file] for file in needed), key=lambda file: file.size)
-    return DownloadPlan(model, info.sha, model_type, _first_string(card.get("license")), tuple(smallest_first))
+    return DownloadPlan(model, info.sha, model_type, first_string(card.get("license")), tuple(smallest_first))
 
 
 def _refuse_untrainable(name: str, config: Mapping[str, Any], use_base: str) -> None:
@@ -182,7 +182,7 @@ def _read_json(model: HubModel, commit: str, name: str) -> Mapping[str, Any]:
         ) from error
 
 
-def _first_string(value: Any) -> str:
+def first_string(value: Any) -> str:
     """First or only string of a value in a model card, which authors write by hand; empty if it has none."""
     item = value[0] if isinstance(value, list) and value else value
     return item if isinstance(item, str) else ""

@@ -24,8 +24,8 @@ from ..tokenizer import make_working_tokenizer
 from .eval_loop import StageProgress
 
 # The share of the layers after which the topics of texts are farthest apart, and how much of a text is read:
-# bench/map.py, and docs/benchmarks.md
-LAYER, MAX_TOKENS = 0.5, 64
+# see docs/benchmarks.md
+LAYER, MAX_TOKENS = 0.25, 64
 BATCH = 32
 
 

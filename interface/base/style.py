@@ -65,7 +65,9 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-along {height: 22px; margin-bottom: 10px;}
 .tp-key span {display: inline-block; margin-right: 12px;}
 .tp-key i {display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin-right: 5px;}
-.tp-point {fill: currentColor; fill-opacity: 0.75;} .tp-ring {fill: none; stroke: currentColor; stroke-width: 1.5;}
+.tp-point {fill: currentColor;}
+.tp-row {fill: var(--tp-topic); fill-opacity: 0.75;}
+.tp-ring {fill: none; stroke: var(--tp-topic); stroke-width: 2;}
 /* A shadow at each side that can be scrolled to; without overflow the scroll timeline is inactive. */
 .tp-wide {overflow-x: auto; overflow-wrap: normal; animation: tp-more auto linear;
   animation-timeline: scroll(self inline);}

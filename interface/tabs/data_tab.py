@@ -47,7 +47,7 @@ class DataTab:
         with gr.Row():
             help_text = "OWNER/NAME of a dataset on the Hugging Face Hub, or the URL of a file."
             self._address = gr.Textbox(
-                label="Get a dataset", info=help_text, max_lines=1, elem_id="tp-dataset-from"
+                label="Get a dataset", info=help_text, max_lines=1, scale=2, elem_id="tp-dataset-from"
             )
             self._subset = gr.Textbox(label="Subset", info="Of the Hub.", max_lines=1, elem_id="tp-dataset-subset")
             help_text = "Of the Hub. Empty: train."

@@ -293,13 +293,13 @@ def draw_topics(points: Sequence[MapPoint]) -> str:
     dots, labels = list[str](), list[str]()
     for cluster in sorted({point.cluster for point in points}):
         own = [point for point in points if point.cluster == cluster]
-        looks = {False: (3.0, "tp-point"), True: (4.5, "tp-ring")}
+        looks = {False: (3.0, "tp-row"), True: (4.5, "tp-ring")}
         drawn = (dot(x(each.x), y(each.y), *looks[each.is_odd], title=each.text) for each in own)
-        dots.append(element("g", "".join(drawn), style=f"color: {topic_color(cluster)}"))
+        dots.append(element("g", "".join(drawn), style=f"--tp-topic: {topic_color(cluster)}"))
         middle = x(median(point.x for point in own)), y(median(point.y for point in own))
         labels.append(axis_label(*middle, str(cluster), "middle", "tp-phase-name"))
     label = f"Map of {len(points)} {plural(len(points), 'row')} in {len(labels)} {plural(len(labels), 'cluster')}"
-    return picture(WIDTH, MAP_HEIGHT, "tp-map", label, [*dots, *labels])
+    return picture(WIDTH, MAP_HEIGHT, "tp-chart", label, [*dots, *labels])
 
 
 def has_matplotlib() -> bool:

@@ -235,3 +235,16 @@ def test_nothing_is_ever_overwritten(tmp_path_factory, uses):
         main(["data", action, name, "--out", out, "--user-data", str(home)])
         assert {path: path.read_bytes() for path in before} == before
         assert not [path for path in datasets.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_share_of_a_map_is_written_and_a_file_of_a_url(shop, hub):
+    place = {"name": "a", "x": 0.5, "y": 1, "outlier": False, "like": None, "begin": "a"}
+    shop.write("r.map.jsonl", *({**place, "cluster": n % 2 + 1, "row": {"text": str(n)}} for n in range(10)))
+    shop.run("map", "r.map.jsonl", "--keep", "1=0.4", "2=0", "--out", "new.jsonl")
+    assert len(shop.read("new.jsonl")) == 2
+    assert "map needs --model" in shop.run("map", "new.jsonl", code=1)["said"]
+    hub.add("toys/files", more={"rows.jsonl": b'{"text": "a"}\n'})
+    url = f"{hub.url}/toys/files/resolve/main/rows.jsonl"
+    assert "--allow-private" in shop.run("get", url, code=1)["said"]
+    assert shop.run("get", url, "--allow-private")["out"].endswith("rows.jsonl")
+    assert shop.read("rows.jsonl") == [{"text": "a"}]
