@@ -17,7 +17,7 @@ from ..core.files import dump_json, safe_paths
 from ..core.host import Host
 from ..core.jobs import ExamAsked, NotesTaken, console, event_text
 from ..data import dataset_index
-from ..data.readers.unsupported import MAP_SUFFIX
+from ..data.readers import unsupported
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
@@ -194,7 +194,7 @@ def _map(asked: Asked) -> int:
         return asked.show(mapping.keep_shares(mapping.read_map(path), shares, args.seed, asked.out))
     if not args.model:
         raise DataError("map needs --model to draw a map, or --keep and --out to write a share of a map.")
-    args.out = args.out or path.name + MAP_SUFFIX
+    args.out = args.out or path.name + unsupported.MAP_SUFFIX
     work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out), asked.host)
     job = options.run_job("map", f"Map of {args.data}", asked.host, work)
     if job.end is None or job.end.outcome != "finished":
