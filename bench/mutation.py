@@ -39,7 +39,13 @@ TESTS = {
 WIDER_TESTS = {
     "schedulers.py": ["tests/seeds/test_learning.py", "tests/engine/training", "tests/settings"],
     "dementor.py": ["tests/data/text", "tests/data/test_prepare.py", "tests/seeds"],
-    "train_utils.py": ["tests/data/report", "tests/core", "tests/records", "tests/interface/run"],
+    "train_utils.py": [
+        "tests/data/report",
+        "tests/core",
+        "tests/records",
+        "tests/interface/run",
+        "tests/engine/inference/test_recall.py",
+    ],
     "chunking.py": [
         "tests/data/text",
         "tests/data/test_prepare.py",
