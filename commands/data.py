@@ -17,7 +17,7 @@ from ..core.files import dump_json, safe_paths
 from ..core.host import Host
 from ..core.jobs import ExamAsked, NotesTaken, console, event_words
 from ..data import dataset_index
-from ..data.readers.unsupported import MAP_SUFFIX
+from ..data.readers import unsupported
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
@@ -167,17 +167,8 @@ def _get(asked: Asked) -> int:
     from ..downloads import dataset
 
     args = asked.args
-    source = dataset.DatasetSource(
-        args.data,
-        subset=args.subset,
-        split=args.split,
-        columns=tuple(args.keep_columns),
-        rows=args.rows,
-        share=args.share,
-        revision=args.revision,
-        max_bytes=round(args.max_gb * 1e9),
-        allow_private=args.allow_private,
-    )
+    options_given = {field: value for field, value in vars(args).items() if field in GET_OPTIONS}
+    source = dataset.DatasetSource(args.data, **options_given | {"columns": tuple(args.keep_columns)})
     args.out = args.out or source.default_name
     printer = console.EventPrinter(options.say, options.terminal())
     try:
@@ -202,7 +193,7 @@ def _map(asked: Asked) -> int:
         return asked.show(mapping.keep_shares(mapping.read_map(path), shares, args.seed, asked.out))
     if not args.model:
         raise DataError("map needs --model to draw a map, or --keep and --out to write a share of a map.")
-    args.out = args.out or path.name + MAP_SUFFIX
+    args.out = args.out or path.name + unsupported.MAP_SUFFIX
     work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out), asked.host)
     job = options.run_job("map", f"Map of {args.data}", asked.host, work)
     if job.end is None or job.end.outcome != "finished":
@@ -212,6 +203,9 @@ def _map(asked: Asked) -> int:
     print(dump_json(clusters) if args.json else "\n".join(topic_map.lines()))
     options.say(f"Written: {asked.out}")
     return 0
+
+
+GET_OPTIONS = ("subset", "split", "rows", "share", "max_gb", "allow_private")
 
 
 class Action(NamedTuple):
@@ -297,7 +291,6 @@ def _add_get_options(parser: argparse.ArgumentParser) -> None:
     get.add_argument("--keep-columns", nargs="+", default=[], metavar="COLUMN", help=columns_help)
     get.add_argument("--rows", type=int, default=0, metavar="N", help="get only the first N rows")
     get.add_argument("--share", type=float, default=1, metavar="SHARE", help="draw this share of the rows")
-    get.add_argument("--revision", default="main", metavar="R", help="a branch, tag or commit (default: main)")
     limit_help = "refuse more than so many GB (default: 1)"
     get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
     private_help = "also open a URL that leads to this machine or its network"

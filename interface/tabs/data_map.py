@@ -16,12 +16,12 @@ from ...core.errors import DataError
 from ...core.files import safe_paths
 from ...core.jobs import JobEnded
 from ...data import dataset_index
-from ...data.readers.unsupported import MAP_SUFFIX
+from ...data.readers import unsupported
 from ...records.report import charts
 from ..base import PageContext, StopButton, add_handler, markup
 
 if TYPE_CHECKING:
-    from ...data.workshop.mapping import TopicMap
+    from ...data import workshop
 
 MAX_POINTS = 2000  # with their tooltips, about 400 kB
 EXPLANATION = (
@@ -86,11 +86,11 @@ class MapPanel:
         if not name:
             raise DataError("Choose a dataset first.")
         (entry,) = dataset_index.find_datasets([name], folders)
-        file = re.sub(r"[/\\:]+", "_", entry.name.rstrip("/")) + MAP_SUFFIX
+        file = re.sub(r"[/\\:]+", "_", entry.name.rstrip("/")) + unsupported.MAP_SUFFIX
         return entry.path, safe_paths.descendant(folders.datasets, file, "Map", refusal=DataError)
 
 
-def map_html(topic_map: TopicMap) -> Markup:
+def map_html(topic_map: workshop.mapping.TopicMap) -> Markup:
     """The picture of a map, with its legend."""
     rows = topic_map.rows[:: 1 + len(topic_map.rows) // MAX_POINTS]
     points = [
