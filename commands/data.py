@@ -15,13 +15,12 @@ from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, MapRequest, S
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Host
-from ..core.jobs import ExamAsked, NotesTaken, console, event_words
+from ..core.jobs import ExamAsked, NotesTaken, console, event_text
 from ..data import dataset_index
 from ..data.readers import unsupported
 from ..settings import flags
 from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
-from ..train_utils import align_columns
 from . import options
 from .environment import interpreter
 
@@ -131,8 +130,9 @@ def _exam(asked: Asked) -> int:
     events = [event for event in job.log.since(0) if isinstance(event, ExamAsked)]
     if args.json:
         print(dump_json(dict(zip(("without", "with"), map(asdict, events), strict=False))))
-    else:
-        print("\n".join(align_columns(event_words.exam_table(events))))
+    for event in () if args.json else events:
+        print(event_text(event))
+        print("\n".join(f"  {each.right} of {each.asked}  {each.name}" for each in event.sections))
     return options.exit_code(job)
 
 
@@ -140,19 +140,11 @@ def _study(asked: Asked, per_section: int = 0) -> int:
     from ..data import workshop
 
     args, folders = asked.args, asked.host.folders
-    request = StudyRequest(
-        str(asked.dataset.path),
-        asked.out,
-        tuple(args.notes),
-        rounds=args.rounds or int(not args.minutes and not args.tokens),
-        minutes=args.minutes,
-        tokens=args.tokens,
-        seed=args.seed,
-        per_section=per_section,
-        exams=tuple(options.find_dataset(name, folders) for name in args.exam),
-        failed=options.find_lora(args.failed, folders) if args.failed else "",
-        target=args.target,
-    )
+    limits = (args.rounds or int(not args.minutes and not args.tokens), args.minutes, args.tokens, args.seed)
+    exams = tuple(options.find_dataset(name, folders) for name in args.exam)
+    failed = options.find_lora(args.failed, folders) if args.failed else ""
+    again = {"per_section": per_section, "exams": exams, "failed": failed, "target": args.target}
+    request = StudyRequest(str(asked.dataset.path), asked.out, tuple(args.notes), *limits, **again)
     work = partial(options.make_engine(args).study, request, asked.host)
     title = f"Exam about {args.data}" if per_section else f"Notes on {args.data}"
     job = options.run_job("study", title, asked.host, work)

@@ -18,20 +18,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from .. import files
-from .events import (
-    CheckpointSaved,
-    EvaluationDone,
-    Event,
-    ExamAsked,
-    RecallMeasured,
-    RunPlanned,
-    SampleGenerated,
-    Step,
-)
+from . import events as kinds
+from .events import Event, RunPlanned
 
 EVENTS = "events.jsonl"
 TAIL_BYTES = 65_536  # some 200 steps
-MEASURED = (Step, EvaluationDone, RecallMeasured, ExamAsked, SampleGenerated, CheckpointSaved)
+OF_A_STEP = (
+    *(kinds.Step, kinds.EvaluationDone, kinds.RecallMeasured, kinds.ExamAsked),
+    *(kinds.SampleGenerated, kinds.CheckpointSaved),
+)
 
 
 @cache
@@ -101,7 +96,7 @@ class EventFile:
                 self._is_torn = True  # until all of it is written
                 stream.write(data)
             self._waiting, self._is_torn, self._size = "", False, self._size + len(data)
-            if isinstance(event, Step) and self._path is self._running and self._folder.parent.is_dir():
+            if isinstance(event, kinds.Step) and self._path is self._running and self._folder.parent.is_dir():
                 # Not moved by renaming: the two folders may lie on different disks.
                 with files.atomic_write(self._folder) as temporary:
                     shutil.copyfile(self._running, temporary)
@@ -161,7 +156,7 @@ def events_before(events: Iterable[Event], first_step: int) -> tuple[Event, ...]
     for event in events:
         if isinstance(event, RunPlanned):  # it went back to this step then
             known = [earlier for earlier in known if earlier.step <= event.first_step]
-        elif isinstance(event, MEASURED):
+        elif isinstance(event, OF_A_STEP):
             known.append(event)
     return tuple(event for event in known if event.step <= first_step)
 

@@ -73,7 +73,8 @@ def event_text(event: Event) -> str:
         case EvidenceMeasured():
             return f"The LoRA was tested. {evidence_verdict(event, None)}"
         case events.ExamAsked():
-            return f"Exam, step {event.step}: {exam_text(event)}"
+            right = f"{event.right} of {format_count(event.asked, 'question')}"
+            return f"Exam, step {event.step}: {right} answered correctly"
         case events.ProbeDone():
             return _probe_text(event)
     return ""
@@ -214,26 +215,6 @@ def evidence_table(event: EvidenceMeasured) -> list[tuple[str, str, str]]:
     if event.answers is not None:
         rows.append(_count_row("Questions about the training data answered correctly", event.answers))
     return rows
-
-
-def exam_text(event: events.ExamAsked) -> str:
-    return f"{event.right} of {format_count(event.asked, 'question')} answered correctly"
-
-
-def exam_table(asked: Sequence[events.ExamAsked]) -> list[tuple[str, ...]]:
-    """The right answers of each section as a table of texts, the header first: without a LoRA, and with it."""
-    rows = [("Section", "Questions", "Without a LoRA", "With the LoRA")[: 2 + len(asked)]]
-    for scores in zip(*(event.sections for event in asked), strict=True):
-        rows.append((scores[0].name, str(scores[0].asked), *(str(score.right) for score in scores)))
-    return rows
-
-
-def exam_change(first: events.ExamAsked, last: events.ExamAsked) -> str:
-    """What the bars of an exam show."""
-    return (
-        f"Exam at step {last.step}: {exam_text(last)} without any help ({first.right} at step {first.step}). For "
-        "each section, the pale bar is the share at the beginning, and the bar below it is the share now."
-    )
 
 
 def _count_row(what: str, count: Count) -> tuple[str, str, str]:

@@ -435,8 +435,6 @@ class ExamAsked(Event):
     """An exam was asked after a step: short answers, without the text and without any help."""
 
     step: int
-    epoch: float
-    why: Trigger
     sections: tuple[SectionScore, ...]
     seconds: float = 0.0
 

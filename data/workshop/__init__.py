@@ -15,7 +15,6 @@ from .exam import Exam as Exam
 from .exam import is_right as is_right
 from .exam import plain_words as plain_words
 from .exam import read_exam as read_exam
-from .exam import section_name as section_name
 from .records import Dataset as Dataset
 from .splitting import convert_dataset as convert_dataset
 from .splitting import split_dataset as split_dataset

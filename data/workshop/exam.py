@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from .likeness import LANGUAGES_OF, WORD
 from .records import Dataset
 
 # Two questions are nearly the same if they share this much of their words, with the same answer already less.
-LIKE, LIKE_WITH_ANSWER = 0.7, 0.5
+LIKE, LIKE_WITH_ANSWER = 0.8, 0.5
 
 
 class Question(NamedTuple):
@@ -26,11 +26,9 @@ class Question(NamedTuple):
 class Exam:
     """Questions, and whether another question is nearly one of them."""
 
-    def __init__(self, questions: Iterable[Question] = ()) -> None:
+    def __init__(self) -> None:
         self.questions = list[Question]()
         self._words, self._numbers = list[set[str]](), defaultdict[str, list[int]](list)
-        for question in questions:
-            self.add(question)
 
     def add(self, question: Question) -> None:
         words = _telling_words(question.prompt)
@@ -42,41 +40,30 @@ class Exam:
     def has(self, prompt: str, answer: str) -> bool:
         words, plain = _telling_words(prompt), plain_words(answer)
         for number, both in Counter(n for word in words for n in self._numbers.get(word, ())).items():
-            is_answer = plain == plain_words(self.questions[number].answer)
-            either = len(words) + len(self._words[number]) - both
-            if both >= (LIKE_WITH_ANSWER if is_answer else LIKE) * either:
+            least = LIKE_WITH_ANSWER if plain == plain_words(self.questions[number].answer) else LIKE
+            other = self._words[number]
+            if both >= least * len(words | other) and not any(word.isdigit() for word in words ^ other):
                 return True
         return False
 
 
 def read_exam(paths: Iterable[Path]) -> Exam:
     """The questions of files of rows; a DataError names a file without any."""
-    found = list[tuple[str, Question]]()
+    exam = Exam()
     for path in paths:
-        of_file = list(_read_questions(path))
-        if not of_file:
-            raise DataError(f"{path.name} is no exam: no row has an instruction and an output.")
-        found += of_file
-    has_several = len({file for file, _ in found}) > 1
-    return Exam(q._replace(section=section_name(file, q.section, has_several)) for file, q in found)
-
-
-def _read_questions(path: Path) -> Iterator[tuple[str, Question]]:
-    for record in Dataset(path).records():
-        prompt, answer = (
-            "\n".join(spot.text.strip() for spot in record.spots if spot.role == role and spot.text.strip())
-            for role in ("user", "assistant")
-        )
-        if plain_words(prompt) and plain_words(answer):
-            origin = record.columns.get("origin")
-            origin = origin if isinstance(origin, Mapping) else {}
-            file, section = (str(origin.get(key) or "") for key in ("file", "section"))
-            yield file or path.name, Question(prompt, answer, section)
-
-
-def section_name(file: str, section: str, has_several: bool) -> str:
-    """How results name a section; of several files, each may have a first chapter."""
-    return f"{file}: {section}" if has_several and section else section or file
+        before = len(exam.questions)
+        for record in Dataset(path).records():
+            prompt, answer = (
+                "\n".join(spot.text.strip() for spot in record.spots if spot.role == role and spot.text.strip())
+                for role in ("user", "assistant")
+            )
+            if plain_words(prompt) and plain_words(answer):
+                origin = record.columns.get("origin")
+                section = origin.get("section") if isinstance(origin, Mapping) else ""
+                exam.add(Question(prompt, answer, str(section or path.name)))
+        if len(exam.questions) == before:
+            raise DataError(f"{path.name} is no exam: no row has an instruction (the question) and an output.")
+    return exam
 
 
 def is_right(answer: str, reply: str) -> bool:

@@ -29,6 +29,7 @@ from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
 PART_CHARS, MIN_PART_CHARS = 1200, 80
 # A note with more than this share of its runs of four words in the passage is a copy; eight words are a quotation.
 RUN, COPIED_SHARE, QUOTED_WORDS = 4, 0.5, 8
+EXAM_ROUNDS = 3  # how often a passage is asked for questions of an exam, if all of its notes are dropped
 # 'one' is mostly no number
 NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=2)}
@@ -172,25 +173,27 @@ def plan_tasks(parts: Sequence[Part], kinds: Collection[str], rounds: Iterable[i
 
 
 def plan_exam(parts: Sequence[Part], per_section: int, book: NoteBook) -> Iterator[list[Task]]:
-    """Tasks for so many questions on each section, spread evenly over it; first where the book has none, then
-    where no passage was asked before, until each section has enough or was asked about everywhere."""
-    sections, asked = defaultdict[tuple[str, str], list[int]](list), {*book.counts}
+    """Tasks for so many questions on each section, spread evenly over it, from passages without any as long as
+    there are such; each list makes up for what the one before did not give."""
+    sections = defaultdict[tuple[str, str], list[int]](list)
     for number, part in enumerate(parts):
         sections[part.file, part.section].append(number)
-    while True:
-        tasks = list[Task]()
-        for numbers in sections.values():
-            missing = per_section - sum(book.counts[number] for number in numbers)
-            left = [number for number in numbers if number not in asked]
-            count = max(min(missing, len(left)), 0)
-            for turn in range(count):
-                number = left[(2 * turn + 1) * len(left) // (2 * count)]  # the middle of its share
-                most = missing // count + (turn < missing % count)
-                tasks.append(Task(0, "questions", number, [parts[number]], most=most))
-        if not tasks:
-            return
-        asked |= {task.number for task in tasks}
-        yield tasks
+    for turn in range(EXAM_ROUNDS):
+        asked = {*book.counts}
+        while True:
+            tasks = list[Task]()
+            for numbers in sections.values():
+                missing = per_section - sum(book.counts[number] for number in numbers)
+                left = [number for number in numbers if number not in asked]
+                count = max(min(missing, len(left)), 0)
+                for n in range(count):
+                    number = left[(2 * n + 1) * len(left) // (2 * count)]  # the middle of its share
+                    most = missing // count + (n < missing % count)
+                    tasks.append(Task(turn, "questions", number, [parts[number]], most=most))
+            if not tasks:
+                break
+            asked |= {task.number for task in tasks}
+            yield tasks
 
 
 def message_of(task: Task) -> str:
@@ -299,19 +302,12 @@ class NoteBook:
     """The file of notes, a row for each with its origin. Rows are only added, so they may be edited."""
 
     def __init__(
-        self,
-        path: Path,
-        parts: Sequence[Part],
-        refusals: Collection[str] = (),
-        exam: Exam | None = None,
-        *,
-        is_exam: bool = False,
+        self, path: Path, parts: Sequence[Part], refusals: Collection[str] = (), exam: Exam | None = None
     ) -> None:
-        """No note is a question of the `exam`; a book that is one has no question twice."""
+        """No note is a question of the `exam`. Without one, the book itself is an exam, with no question twice."""
         self.path, self.last = path, (-1, -1, -1)  # the place of the task that was done last
-        self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), is_exam
+        self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), exam is None
         self.counts = Counter[int]()  # of notes, by passage
-        self.begun = dict[float, int]()  # the first round of studying again after an exam, by its time
         self._seen = set[int]()
         written = path.read_bytes() if path.exists() else b""
         whole = written[: written.rfind(b"\n") + 1]
@@ -324,8 +320,6 @@ class NoteBook:
                 # Its user may have sorted the rows.
                 self.last = max(self.last, Task(origin["round"], row["note"], origin["part"], [part]).place)
                 self.counts[origin["part"]] += 1
-                if after := origin.get("after_exam", 0.0):
-                    self.begun[after] = min(self.begun.get(after, sys.maxsize), origin["round"])
                 self.is_new(Note(row["instruction"], row["output"], ""))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             reason = f"a line is no note on this dataset ({error})"
@@ -361,14 +355,12 @@ class NoteBook:
                 kept, result.kept = kept + 1, result.kept + 1
                 yield task, note
 
-    def add(self, notes: Iterable[tuple[Task, Note]], after_exam: float = 0.0) -> None:
+    def add(self, notes: Iterable[tuple[Task, Note]]) -> None:
         """Append notes; once this returns, a kill takes none of them."""
         with self.path.open("a", encoding="utf-8", errors="replace", newline="\n") as file:
             for task, note in notes:
                 origin = asdict(task.parts[0]) | {"part": task.number, "round": task.round}
                 del origin["text"]
-                if after_exam:
-                    origin["after_exam"] = after_exam
                 self.counts[task.number] += 1
                 row = {"instruction": note.prompt, "output": note.reply, "note": task.kind, "origin": origin}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")

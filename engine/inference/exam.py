@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from ...core.jobs import (
     SectionScore,
     Stage,
     StageKind,
-    event_words,
-    events,
 )
 from ...data import workshop
 from ...data.dataset_index import find_datasets, locate_dataset
@@ -37,16 +34,14 @@ from ...train_utils import checkpoint_step
 from ..lora import adapter, pause_training_mode
 from ..plan import RunPlan, StepLog
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, ProgressFn, StageProgress, measure_each
+from .eval_loop import EvalLoop, ProgressFn, StageProgress, lora_phrase, measure_each
 from .evidence import MAX_ANSWER_TOKENS, MORE_TOKENS, NOTHING_SAVED
 from .generation import lora_prompt_style
 from .in_run import MAX_SHARE
 from .study import BATCH, Writer
 
 
-def ask(
-    exam: workshop.Exam, writer: Writer, job: Job, report: ProgressFn, step: int, epoch: float, why: events.Trigger
-) -> ExamAsked | None:
+def ask(exam: workshop.Exam, writer: Writer, job: Job, report: ProgressFn, step: int) -> ExamAsked | None:
     """Let a model answer each question, and log what is right in each section; None if the job was stopped."""
     started, asked, right = time.monotonic(), Counter[str](), Counter[str]()
     for start in range(0, len(exam.questions), BATCH):
@@ -60,8 +55,7 @@ def ask(
             right[question.section] += workshop.is_right(question.answer, reply)
         report((start + len(batch)) / len(exam.questions))
     sections = tuple(SectionScore(name, right[name], count) for name, count in asked.items())
-    seconds = time.monotonic() - started
-    event = ExamAsked(step=step, epoch=epoch, why=why, sections=sections, seconds=seconds)
+    event = ExamAsked(step=step, sections=sections, seconds=time.monotonic() - started)
     job.log.append(event)
     return event
 
@@ -71,37 +65,33 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, run_plan: RunPlan, step_log: StepLog, host: Host, job: Job) -> None:
         self._run_plan, self._step_log, self._host, self._job = run_plan, step_log, host, job
+        datasets = find_datasets(run_plan.settings.aside.exam, host.folders)
+        self._exam = workshop.read_exam(dataset.path for dataset in datasets)
         self._ended, self._seconds = time.monotonic(), 0.0  # of the last time that it was asked
-
-    @cached_property
-    def _exam(self) -> workshop.Exam:
-        datasets = find_datasets(self._run_plan.settings.aside.exam, self._host.folders)
-        return workshop.read_exam(dataset.path for dataset in datasets)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Ask for the step before, whose checkpoint is on disk by now."""
         step, every = state.global_step, self._run_plan.plan.steps_per_epoch
         is_affordable = self._seconds <= MAX_SHARE * (time.monotonic() - self._ended)
         if step == 0 or (step % every == 0 and is_affordable):
-            self.ask(model, step, "planned" if step else "start")
+            self.ask(model, step)
 
-    def ask(self, model: Any, step: int, why: events.Trigger) -> None:
+    def ask(self, model: Any, step: int) -> None:
         """Ask as the training data do; an error does not end the run."""
         run, host, log = self._run_plan, self._host, self._job.log
-        if not run.settings.aside.exam or not dist_env.is_main_process():
+        if not self._exam.questions or not dist_env.is_main_process():
             return
-        started, epoch = time.monotonic(), step / run.plan.steps_per_epoch
+        started = time.monotonic()
         try:
             tokenizer = make_working_tokenizer(run.card.tokenizer, host.chat_template())
             style = detect_prompt_style(run.settings, host.folders, tokenizer, run.data.examples)
             progress = StageProgress(Stage(text="Asking the exam"), log)
             with pause_training_mode(model):
-                ask(self._exam, Writer(model, host, self._job, style), self._job, progress, step, epoch, why)
+                ask(self._exam, Writer(model, host, self._job, style), self._job, progress, step)
         except Exception as error:  # noqa: BLE001 - no exam is worth ending hours of training
             text = f"The exam after step {step} failed: {first_line(error)}. The run continues."
             log.append(Advice(text=text))
-        if why != "end":
-            log.append(Stage(text="Training", kind=StageKind.TRAINING))
+        log.append(Stage(text="Training", kind=StageKind.TRAINING))
         self._ended, self._seconds = time.monotonic(), time.monotonic() - started
         self._step_log.exclude_time(self._seconds)
 
@@ -119,14 +109,13 @@ def ask_exam(name: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
 
     def measure(with_lora: str, eval_loop: EvalLoop, progress: ProgressFn) -> ExamAsked | None:
         writer = Writer(eval_loop.model.eval(), host, job, style)
-        return ask(exam, writer, job, progress, step if with_lora else 0, 0.0, "asked")
+        return ask(exam, writer, job, progress, step if with_lora else 0)
 
     measured = measure_each(loras, TrainingSettings(), host, job, "Asking the exam", measure)
     if len(measured) < len(loras):
         raise StoppedError(NOTHING_SAVED)
-    text = f"Without a LoRA: {event_words.exam_text(measured[0])}."
     if lora:
-        text += f" With {lora}: {event_words.exam_text(measured[1])}."
-        events_before = run_files.read_exams(folder)
-        write_json(folder / run_files.EXAM, [asdict(event) for event in (*events_before, *measured)])
-    return JobEnded(outcome="finished", text=text)
+        earlier = run_files.read_exams(folder)
+        write_json(folder / run_files.EXAM, [asdict(event) for event in (*earlier, *measured)])
+    right = ", ".join(f"{each.right} {lora_phrase(name)}" for (name, _), each in zip(loras, measured, strict=True))
+    return JobEnded(outcome="finished", text=f"Right answers to {len(exam.questions)} questions: {right}.")

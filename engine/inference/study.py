@@ -33,14 +33,14 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     get_model_card(host)  # loads a model that was unloaded
     started, parts = time.monotonic(), notes.read_parts(workshop.Dataset(Path(asked.data)))
     exam, is_exam = workshop.read_exam(asked.exams), bool(asked.per_section)
-    book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), exam, is_exam=is_exam)
+    book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), None if is_exam else exam)
     result, done, noun = workshop.Cleaned(), 0, "question" if is_exam else "note"
     progress = StageProgress(Stage(text="Writing an exam" if is_exam else "Taking notes"), job.log)
     # Batches are of one group each: of one kind, or of the questions of an exam that are still missing.
     groups: Iterable[Iterable[notes.Task]] = notes.plan_exam(parts, asked.per_section, book)
-    total, after_exam = asked.per_section * len({(part.file, part.section) for part in parts}), 0.0
+    total = asked.per_section * len({(part.file, part.section) for part in parts})
     if not is_exam:
-        tasks, after_exam = _plan_notes(asked, parts, book, host)
+        tasks = _plan_notes(asked, parts, book, host)
         groups, total = (group for _, group in groupby(tasks, key=lambda task: task.place[:2])), len(tasks)
     with preserve_rng(), adapter.without_loras(host) as (base, _):
         writer = Writer(base.eval(), host, job)
@@ -63,7 +63,7 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
                 kept = list[tuple[notes.Task, notes.Note]]()
                 for task, (reply, ended) in zip(batch, replies, strict=True):
                     kept += book.take(task, reply, result, ended=ended)
-                book.add(kept, after_exam)
+                book.add(kept)
                 done += len(batch)
                 progress(min(used(), 1.0))
             if used() >= 1 or job.control.asked(Request.STOP):
@@ -74,38 +74,33 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     text = f"{format_count(result.kept, noun)} kept and {result.dropped.total():,} dropped in {spent}."
     if is_exam:
         text += f" The exam has {book.counts.total():,} of {format_count(total, 'question')}."
-    elif done < total:
+    elif done < total and not asked.failed:
         text += f" The same command resumes at note {done:,} of {total:,}."
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text=text)
 
 
 def _plan_notes(
     asked: StudyRequest, parts: Sequence[notes.Part], book: notes.NoteBook, host: Host
-) -> tuple[list[notes.Task], float]:
-    """The tasks that the book does not have yet, and the time of the exam that they follow (0 if none)."""
+) -> list[notes.Task]:
+    """The tasks that the book does not have yet; of sections that failed, those of further rounds."""
     rounds = asked.rounds or MAX_ROUNDS
     if not asked.failed:
         planned = notes.plan_tasks(parts, asked.kinds, range(rounds))
-        return [task for task in planned if task.place > book.last], 0.0
+        return [task for task in planned if task.place > book.last]
     folder = adapter.lora_folder(asked.failed, host)
-    exams = run_files.read_exams(folder)
-    if not exams:
-        raise DataError(
-            f"{folder.name} was not asked an exam yet. Ask it one with 'data exam EXAM --lora', first."
-        )
-    last = exams[-1]
-    weak = {score.name for score in last.sections if score.right < asked.target * score.asked}
-    names = [{part.section, workshop.section_name(part.file, part.section, True)} for part in parts]
-    if not any(weak & each for each in names):
-        raise DataError(
-            f"In the last exam of {folder.name}, no section of {Path(asked.data).name} had less than "
-            f"{asked.target:.0%} right, so there is nothing to study again."
-        )
-    # A further round, or the one that was begun after this exam.
-    first = book.begun.get(last.at, book.last[0] + 1)
+    if not (exams := run_files.read_exams(folder)):
+        raise DataError(f"{folder.name} has no {run_files.EXAM}. First ask the exam: data exam EXAM --lora NAME")
+    weak = {score.name for score in exams[-1].sections if score.right < asked.target * score.asked}
+    sections, first = {part.section for part in parts}, book.last[0] + 1
+    # Someone who writes an exam may name a section by its first words.
+    found = [{name} & sections or {each for each in sections if each.startswith(name)} for name in weak]
+    failed = set[str]().union(*found)
     planned = notes.plan_tasks(parts, asked.kinds, range(first, first + rounds))
-    tasks = [task for task in planned if task.place > book.last and weak & names[task.number]]
-    return tasks, last.at
+    tasks = [task for task in planned if task.parts[0].section in failed]
+    if not tasks:
+        what = f"no section of {Path(asked.data).name} with less than {asked.target:.0%} right"
+        raise DataError(f"The last exam of {folder.name} names {what}. There is nothing to study again.")
+    return tasks
 
 
 class Writer:

@@ -206,11 +206,9 @@ def _write_records(
     if run_plan.data.examples.are_compared:
         decided = {"decisions": dict(run_plan.data.decisions)}
         safe_save.write_record(lambda: write_json(path / run_files.PAIRS, decided), path, job.log)
-    planned = next(event for event in job.log.since(0) if isinstance(event, RunPlanned))
-    if exams := [e for e in (*planned.earlier, *job.log.since(0)) if isinstance(e, ExamAsked)]:
-        safe_save.write_record(
-            lambda: write_json(path / run_files.EXAM, [asdict(e) for e in exams]), path, job.log
-        )
+    earlier = next((event.earlier for event in job.log.since(0) if isinstance(event, RunPlanned)), ())
+    if exams := [asdict(event) for event in (*earlier, *job.log.since(0)) if isinstance(event, ExamAsked)]:
+        safe_save.write_record(lambda: write_json(path / run_files.EXAM, exams), path, job.log)
     safe_save.write_record(lambda: folder.write_settings(trained.controller.settings), path, job.log)
     safe_save.write_record(lambda: write_json(path / LOG, run_files.log_entry(entry)), path, job.log)
 

@@ -109,14 +109,6 @@ def recall(measured: Sequence[events.RecallMeasured]) -> Markup:
     return join([paragraph(title, quiet=True), strip, fold("All measurements", table(rows[0], rows[1:])), by_part])
 
 
-def exam(asked: Sequence[events.ExamAsked]) -> Markup:
-    """The right answers of each section at the first and at the last exam; empty if none was asked."""
-    if not asked:
-        return Markup()
-    words = event_words.exam_change(asked[0], asked[-1])
-    return paragraph(words, quiet=True) + Markup(charts.draw_exam(asked[0], asked[-1]))
-
-
 def evidence(event: events.EvidenceMeasured | None, measured: Sequence[events.RecallMeasured]) -> Markup:
     """What a LoRA learned, forgot and copies: a sentence, and a table; empty if it was never tested."""
     if event is None:

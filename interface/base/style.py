@@ -40,6 +40,7 @@ ul.tp-quiet {list-style-position: outside !important; padding-left: 1.4em !impor
 .tp-curve {width: 100%; height: auto; max-height: 340px; display: block; margin-top: 6px; overflow: visible;}
 .tp-recall {width: 100%; height: 22px; display: block; margin: 2px 0 8px;
   outline: 1px solid var(--border-color-primary); outline-offset: 1px;} .tp-recall-cell {fill: #2f9e5b;}
+.tp-exam {width: 100%; height: auto; display: block;}
 .tp-curve polyline {fill: none; stroke-linejoin: round;}
 .tp-loss {stroke: #7fa6d6; stroke-width: 1.2; opacity: 0.75;} .tp-smoothed {stroke: #2f74c0; stroke-width: 2.4;}
 .tp-rate {stroke: #c98a10; stroke-width: 1.4; stroke-dasharray: 5 4;}

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...core.jobs import EtaEstimator, Job, Request, event_text, events
-from ...records.report import Mark, best_evaluation, judge_live, peak_name, run_speed
+from ...records.report import Mark, best_evaluation, draw_exam, judge_live, peak_name, run_speed
 from ...settings import presets
 from ...train_utils import duration, format_digits, plural, size, time_of_day
 from ..base import markup
@@ -163,7 +163,7 @@ class RunView:
         told = [
             curve,
             markup.recall(self._recalls),
-            markup.exam(self._exams),
+            Markup(draw_exam(self._exams)),
             markup.phases(events.measure_phases(self._steps, self._evaluations)),
             markup.bullets(map(markup.fold_long_list, visible), quiet=True),
             notes.format(len(earlier), folded) if folded else "",

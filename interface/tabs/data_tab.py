@@ -202,7 +202,7 @@ class DataTab:
         host, name = self._context.host, str(inputs[self._data] or "").strip()
         out = str(inputs[box] or "").strip()
         if not (name and out.endswith(".jsonl") and kinds):
-            raise DataError(f"Choose a dataset and kinds of notes. Enter a name with .jsonl under {box.label}.")
+            raise DataError(f"Choose a dataset and kinds of notes. {box.label} needs a name with .jsonl.")
         (entry,) = dataset_index.find_datasets([name], host.folders)
         path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
         request = StudyRequest(str(entry.path), path, kinds, **more)

@@ -163,9 +163,9 @@ def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeas
     return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [], damage)), None)
 
 
-def read_exams(folder: Path, damage: list[str] | None = None) -> list[ExamAsked]:
+def read_exams(folder: Path) -> list[ExamAsked]:
     """Read what a LoRA had right in exams, the last one at the end."""
-    return read_record(folder / EXAM, list[ExamAsked], [], damage)
+    return read_record(folder / EXAM, list[ExamAsked], [])
 
 
 def read_state(checkpoint: Path) -> StateRecord:

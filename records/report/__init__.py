@@ -4,6 +4,7 @@ from . import charts as charts
 from . import graph_file as graph_file
 from .charts import Mark as Mark
 from .charts import draw_curve as draw_curve
+from .charts import draw_exam as draw_exam
 from .graph_file import GraphItem as GraphItem
 from .graph_file import Workload as Workload
 from .graph_file import best_evaluation as best_evaluation

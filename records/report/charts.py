@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ...core.files import atomic_write
 from ...core.jobs import EvaluationDone, ExamAsked, Step
-from ...train_utils import format_digits, plural
+from ...train_utils import format_count, format_digits, plural
 from .graph_file import read_evaluations, read_steps
 
 # Maps a value to a coordinate.
@@ -252,10 +252,15 @@ def draw_recall_strip(shares: Sequence[float]) -> str:
     return picture(WIDTH, STRIP_HEIGHT, "tp-recall", label, parts, preserveAspectRatio="none")
 
 
-def draw_exam(first: ExamAsked, last: ExamAsked) -> str:
-    """Draw for each section the share of questions that was answered right first, and below it the last one."""
-    before, parts = {section.name: section for section in first.sections}, list[str]()
-    for row, now in enumerate(last.sections):
+def draw_exam(exams: Sequence[ExamAsked]) -> str:
+    """Draw for each section the share of right answers in the first exam, and below it in the last one."""
+    if not exams:
+        return ""
+    first, last = exams[0], exams[-1]
+    label = f"Exam, step {last.step}: {last.right} of {format_count(last.asked, 'question')} answered correctly"
+    label += f", {first.right} at step {first.step} (pale)"
+    before, parts = {section.name: section for section in first.sections}, [axis_label(0, 14, label)]
+    for row, now in enumerate(last.sections, start=1):
         y, old = row * EXAM_ROW, before.get(now.name, now)
         words = f"{now.name}: {old.right} of {old.asked} right before, {now.right} of {now.asked} now"
         parts.append(axis_label(0, y + 14, shorten(now.name, EXAM_NAME_CHARS, placeholder=" ...")))
@@ -263,8 +268,7 @@ def draw_exam(first: ExamAsked, last: ExamAsked) -> str:
             width, place = (WIDTH - EXAM_LEFT) * score.right / max(score.asked, 1), y + 3 + 7 * number
             look = {"class_": "tp-recall-cell", "fill_opacity": "1" if number else "0.35"}
             parts.append(bar(EXAM_LEFT, place, max(width, 1.0), 6, words, **look))
-    label = f"Exam: {first.right} of {first.asked} right before, {last.right} of {last.asked} now"
-    return picture(WIDTH, EXAM_ROW * len(last.sections), "tp-curve", label, parts)
+    return picture(WIDTH, EXAM_ROW * (len(last.sections) + 1), "tp-exam", label, parts)
 
 
 class MapPoint(NamedTuple):

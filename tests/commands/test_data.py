@@ -197,6 +197,16 @@ def test_everything_is_converted_to_the_common_forms(shop):
     assert (figures["kept"], list(figures["dropped"].values())) == (1, [1])
 
 
+def test_an_exam_is_asked_and_what_failed_is_studied_without_its_questions_only(shop, tiny):
+    shop.write("exam.jsonl", {"instruction": "Who rang the bell?", "output": "Ada"})
+    shop.write("bad.jsonl", {"text": "one"})
+    figures = shop.run("exam", "exam.jsonl", "--model", tiny)
+    assert figures["without"]["sections"] == [{"name": "exam.jsonl", "right": 0, "asked": 1}]
+    assert "bad.jsonl is no exam" in shop.run("exam", "bad.jsonl", "--model", tiny, code=1)["said"]
+    with pytest.raises(SystemExit):
+        shop.run("study", "exam.jsonl", "--model", tiny, "--out", "n.jsonl", "--failed", "a")
+
+
 def test_a_name_that_does_not_fit_and_a_missing_package_are_sentences(shop, monkeypatch):
     shop.write("a.jsonl", {"text": "one"})
     assert "rows can be written as .jsonl" in shop.run("clean", "a.jsonl", "--out", "b.csv", code=1)["said"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.workshop import Dataset
+from training_pro.data.workshop import Cleaned, Dataset, read_exam
 from training_pro.data.workshop.study import (
     KINDS,
     NoteBook,
@@ -14,6 +14,7 @@ from training_pro.data.workshop.study import (
     Task,
     fault_of,
     message_of,
+    plan_exam,
     plan_tasks,
     read_notes,
     read_parts,
@@ -92,6 +93,44 @@ def test_passages_are_cut_at_paragraphs_and_their_characters_are_theirs(tmp_path
     assert all(part.text.endswith(("radio.", "Stoat.", "it.")) for part in parts)
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": TEXT}))
     assert [part.section for part in read_parts(Dataset(tmp_path / "rows.jsonl"))] == ["line 1"]
+
+
+def test_an_exam_is_spread_over_each_section_and_goes_on_where_it_has_too_little(tmp_path):
+    parts = [Part(f"{TEXT} {n}", "a.txt", "One" if n < 9 else "Two", n, n) for n in range(11)]
+    book = NoteBook(tmp_path / "exam.jsonl", parts)
+    planned = plan_exam(parts, 3, book)
+    first = next(planned)
+    assert [(task.number, task.most) for task in first] == [(1, 1), (4, 1), (7, 1), (9, 2), (10, 1)]
+    who, what = "Q: Who keeps the hut on Mount Corrin?\nA: ", "Q: What does Stoat serve the climbers?\nA: pea soup"
+    long = "\nQ: When does Stoat read the weather?\nA: In the evening he reads the weather from the smoke"
+    result = Cleaned()
+    for task, answer in zip(first, ("Emeric Stoat", "Stoat", long, "Hugo", "Stoat"), strict=True):
+        book.add(book.take(task, f"{who}{answer}\n{what}", result, ended=True))
+    assert book.counts == {1: 1, 4: 1}, "of each only what is wanted, and nothing twice"
+    assert result.dropped["a question of the exam"] == 5
+    assert result.dropped["an answer that is too long for an exam"] == 1
+    again = NoteBook(book.path, parts)
+    assert [task.number for task in next(plan_exam(parts, 3, again))] == [5, 9, 10]
+
+
+def test_an_exam_is_read_from_any_rows_and_knows_questions_that_are_nearly_its_own(tmp_path):
+    rows = [
+        {"instruction": "Who keeps the hut on Mount Corrin?", "output": "Stoat", "origin": {"section": "I"}},
+        {"instruction": "How many coins is the soup?", "output": "7", "origin": "mine"},
+        {"instruction": "What is it?", "output": "..."},
+    ]
+    path = tmp_path / "exam.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    exam = read_exam([path])
+    assert [question.section for question in exam.questions] == ["I", "exam.jsonl"]
+    assert exam.has("Who keeps the hut at Mount Corrin?", "a man")
+    assert exam.has("Who is keeper of the hut on Mount Corrin?", "Stoat")
+    assert not exam.has("Who is keeper of the hut on Mount Corrin?", "Hugo")
+    assert not exam.has("Who keeps the hut 7 on Mount Corrin?", "Emeric Stoat")
+    for content in ("", "Just a text.", '{"text": "one"}'):
+        path.write_text(content)
+        with pytest.raises(DataError, match="exam"):
+            read_exam([path])
 
 
 def test_every_passage_has_each_kind_before_the_next_round_and_links_share_a_name():

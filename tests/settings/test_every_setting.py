@@ -87,7 +87,7 @@ CASES = {
     "objective": ("dpo", ON_PAIRS), "beta": (1, BY_DPO),
     "preference_smoothing": (0.2, BY_DPO), "chosen_weight": (1, BY_DPO),
     "eval_data": (["rows.jsonl"], {}), "eval_share": (0.3, {}),
-    "eval_every": (1, SPLIT), "recall_passages": (2, {"recall_passages": 1}),
+    "exam": (["rows.jsonl"], {}), "eval_every": (1, SPLIT), "recall_passages": (2, {"recall_passages": 1}),
     "batch_size": (2, {}), "accumulation": (2, {}), "epochs": (3, {}), "max_steps": (1, {}),
     "batching": ("sequential", {}), "switch_after": ("loss", {**HYBRID, "switch_loss_high": 100}),
     "switch_at": (2, HYBRID), "switch_loss_low": (50, BY_LOSS), "switch_loss_high": (1, BY_LOSS),

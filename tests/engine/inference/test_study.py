@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from training_pro.core.engine import AnswerRequest, StudyRequest
-from training_pro.core.jobs import Job, NotesTaken, Request
+from training_pro.core.errors import DataError
+from training_pro.core.jobs import ExamAsked, Job, NotesTaken, Request, SectionScore
 from training_pro.engine.inference import generation
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.tokenizer import make_working_tokenizer
@@ -48,7 +50,7 @@ def studied(place):
     def study(job=None, **more):
         job = job or Job("study", "a test")
         model.generate = generate
-        out = place.folders.datasets / "notes.jsonl"
+        out = more.pop("out", place.folders.datasets / "notes.jsonl")
         request = {"data": str(place.folders.datasets / "book.txt"), "out": out, "kinds": ("questions",)}
         ended = PeftEngine().study(StudyRequest(**{**request, "rounds": 1, **more}), host, job)
         (taken,) = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
@@ -71,6 +73,25 @@ def test_notes_hold_against_their_passage_and_are_resumed_where_they_stopped(stu
     assert all(row["output"] in text[row["origin"]["start"] : row["origin"]["end"]] for row in rows)
     report = PeftEngine().check(place.settings(data=["notes.jsonl"], cutoff="auto"), place.host())
     assert report.problems == () and report.examples == len(rows), "a run trains on them as they are"
+
+
+def test_no_note_is_a_question_of_the_exam_and_only_what_failed_is_studied_again(studied, place, tmp_path):
+    exam = place.folders.datasets / "exam.jsonl"
+    ended, _, rows, asked = studied(out=exam, per_section=1)
+    assert len(rows) == 30 and "The exam has 30 of 40 questions" in ended.text, "the model invents ten"
+    _, taken, notes, _ = studied(exams=(exam,))
+    assert notes == [] and taken.dropped["a question of the exam"] == 30
+    _, _, before, _ = studied()
+    scores = [SectionScore(row["origin"]["section"][: 40 + 30 * n], int(n > 1), 1) for n, row in enumerate(rows)]
+    result = ExamAsked(step=1, sections=tuple(scores))
+    (tmp_path / "exam.json").write_text(json.dumps([asdict(result)]))
+    asked.clear()
+    _, taken, after, _ = studied(failed=tmp_path)
+    assert len(asked) == 2 and all(rows[n]["output"] in asked[n] for n in range(2))
+    assert after == before and taken.dropped == {"the same as an earlier one": 2}
+    (tmp_path / "exam.json").write_text(json.dumps([asdict(replace(result, sections=tuple(scores[2:])))]))
+    with pytest.raises(DataError, match="nothing to study again"):
+        studied(failed=tmp_path)
 
 
 def test_a_stop_keeps_what_is_written_and_leaves_the_model_as_it_was(studied):

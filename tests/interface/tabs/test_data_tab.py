@@ -55,16 +55,29 @@ class Student:
 
     def study(self, asked, host, job):
         job.log.append(NotesTaken(rows=3, kept=1, dropped={"a copy": 2}, examples={"a copy": ["x <b>"]}, tokens=9))
-        return JobEnded(outcome="finished", text=f"{asked.kinds} {asked.minutes} {asked.out.name} {asked.rounds}")
+        asked_for = f"{asked.kinds} {asked.minutes} {asked.out.name} {asked.rounds}"
+        exams = [path.name for path in asked.exams]
+        return JobEnded(outcome="finished", text=f"{asked_for} {asked.per_section} {exams}")
 
 
 def test_notes_are_taken_with_what_is_typed_and_what_was_dropped_is_shown(folders):
     page = open_tab(DataTab, PageContext(FakeHost(folders=folders), Student(), Session()))
     shown = page.press("workshop-study", workshop_name="rows.jsonl", workshop_notes="n.jsonl", workshop_minutes=2)
     assert "questions" in shown["workshop-said"] and "2.0 n.jsonl 0" in shown["workshop-said"]
+    assert "0 []" in shown["workshop-said"]
     assert "2 dropped: a copy" in shown["workshop-found"] and "x &lt;b&gt;" in shown["workshop-found"]
     assert "a name with .jsonl" in page.press("workshop-study", workshop_notes="n.txt")["workshop-said"]
     assert "is a path" in page.press("workshop-study", workshop_notes="../n.jsonl")["workshop-said"]
+
+
+def test_an_exam_is_written_into_its_own_file_and_notes_are_taken_without_its_questions(folders):
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), Student(), Session()))
+    shown = page.press("workshop-write-exam", workshop_name="rows.jsonl", workshop_exam="exam.jsonl")
+    assert "exam.jsonl 0 4 []" in shown["workshop-said"]
+    assert "no dataset named" in page.press("workshop-study", workshop_notes="n.jsonl")["workshop-said"]
+    (folders.datasets / "exam.jsonl").write_text("{}")
+    assert "n.jsonl 0 0 [&#39;exam.jsonl&#39;]" in page.press("workshop-study")["workshop-said"]
+    assert "Exam needs a name" in page.press("workshop-write-exam", workshop_exam="")["workshop-said"]
 
 
 class Drawer:

@@ -1,0 +1,56 @@
+"""An exam is asked before, during and after a run, and of a saved LoRA."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.core.findings import texts
+from training_pro.core.jobs import ExamAsked, Job, SectionScore
+from training_pro.engine.peft_engine import PeftEngine
+from training_pro.interface.run import RunView
+from training_pro.records.folder import REPORT, run_files
+
+QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
+
+
+def asked_in(job):
+    return [event for event in job.log.since(0) if isinstance(event, ExamAsked)]
+
+
+def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
+    # Trained until it knows three answers by heart, so that right ones are seen.
+    rows = [{"instruction": q, "output": a, "origin": {"section": f"<{a[0]}>"}} for q, a in QUESTIONS]
+    place.write("q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    place.write("exam.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:2]))
+    values = {"data": ["q.jsonl"], "exam": ["exam.jsonl"], "epochs": 40, "rank": 64, "train_head": True}
+    report = PeftEngine().check(place.settings(**values), place.host())
+    assert any(
+        "2 of its 2 questions are in the training data" in text for text in texts(report.findings, "advice")
+    )
+    job = Job("training", "a test")
+    place.train(job=job, **values, batch_size=1, schedule="constant", warmup_steps=0)
+    first, *_, last = asked_in(job)
+    assert (first.step, first.right, last.step) == (0, 0, 120)
+    assert last.sections == (SectionScore("<M>", 1, 1), SectionScore("<b>", 1, 1))
+    recorded = run_files.read_exams(place.lora())
+    assert [recorded[0], recorded[-1]] == [first, last]
+    view = RunView(job)
+    view.catch_up()
+    for page in (view.html(), (place.lora() / REPORT).read_text("utf-8")):
+        assert (
+            "2 of 2 questions answered correctly" in page and "&lt;M&gt;: 0 of 1 right before, 1 of 1 now" in page
+        )
+
+    job = Job("evidence", "a test")
+    weights, ended = place.weights(), PeftEngine().exam("exam.jsonl", "a", place.host(), job)
+    assert [event.sections for event in asked_in(job)] == [first.sections, last.sections]
+    assert run_files.read_exams(place.lora())[-2:] == asked_in(job) and place.weights() == weights
+    assert "0 without a LoRA, 2 with the LoRA a" in ended.text
+
+
+def test_a_missing_exam_is_told_before_a_run_begins(place):
+    with pytest.raises(DataError, match="no dataset named"):
+        place.train(exam=["gone.jsonl"])
+    assert not place.lora().exists()
