@@ -29,6 +29,7 @@ def offered(hub, monkeypatch, tmp_path):
     from huggingface_hub import constants
 
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     broken = lines("whole") + b'{"text": "torn\n'
     files = {"train.jsonl": lines(*"abcdef"), "test.jsonl": lines("ä"), "broken.jsonl": broken}
