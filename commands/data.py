@@ -159,17 +159,8 @@ def _get(asked: Asked) -> int:
     from ..downloads import dataset
 
     args = asked.args
-    source = dataset.DatasetSource(
-        args.data,
-        subset=args.subset,
-        split=args.split,
-        columns=tuple(args.keep_columns),
-        rows=args.rows,
-        share=args.share,
-        revision=args.revision,
-        max_bytes=round(args.max_gb * 1e9),
-        allow_private=args.allow_private,
-    )
+    options_given = {field: value for field, value in vars(args).items() if field in GET_OPTIONS}
+    source = dataset.DatasetSource(args.data, **options_given | {"columns": tuple(args.keep_columns)})
     args.out = args.out or source.default_name
     printer = console.EventPrinter(options.say, options.terminal())
     try:
@@ -204,6 +195,9 @@ def _map(asked: Asked) -> int:
     print(dump_json(clusters) if args.json else "\n".join(topic_map.lines()))
     options.say(f"Written: {asked.out}")
     return 0
+
+
+GET_OPTIONS = ("subset", "split", "rows", "share", "max_gb", "allow_private")
 
 
 class Action(NamedTuple):
@@ -289,7 +283,6 @@ def _add_get_options(parser: argparse.ArgumentParser) -> None:
     get.add_argument("--keep-columns", nargs="+", default=[], metavar="COLUMN", help=columns_help)
     get.add_argument("--rows", type=int, default=0, metavar="N", help="get only the first N rows")
     get.add_argument("--share", type=float, default=1, metavar="SHARE", help="draw this share of the rows")
-    get.add_argument("--revision", default="main", metavar="R", help="a branch, tag or commit (default: main)")
     limit_help = "refuse more than so many GB (default: 1)"
     get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
     private_help = "also open a URL that leads to this machine or its network"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -29,7 +29,6 @@ from . import hub_models
 from .fetching import Emit, IsStopped
 from .hub_models import HubModel
 
-MAX_BYTES = 10**9
 HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/datasets/([^/]+/[^/?#]+)/?(?:[?#].*)?")
 # Older ones run the loading script of a dataset, or ask in the terminal whether they may.
 OLDEST_LIBRARY = 4
@@ -49,8 +48,7 @@ class DatasetSource:
     columns: tuple[str, ...] = ()  # empty: all
     rows: int = 0  # the first so many; 0: all
     share: float = 1.0  # of the rows, drawn at random
-    revision: str = hub_models.MAIN_REVISION
-    max_bytes: int = MAX_BYTES
+    max_gb: float = 1.0
     allow_private: bool = False  # addresses of this machine and its network
 
     @property
@@ -72,25 +70,17 @@ class DatasetSource:
         """The name of its file, if the user gives none."""
         if name := self.hub_name:
             name = "_".join(filter(None, (name, self.subset, self.split))) + ".jsonl"
-        return re.sub(r"[^\w.-]+", "_", name or self._url_path.name)
-
-    @property
-    def _url_path(self) -> PurePosixPath:
-        try:
-            return PurePosixPath(unquote(urlsplit(self.address.strip()).path))
-        except ValueError as error:
-            raise DataError(f"{self.address} is not a valid URL ({first_line(error)}).") from error
+        in_url = unquote(re.split("[?#]", self.address.strip())[0]).rpartition("/")[2]
+        return re.sub(r"[^\w.-]+", "_", name or in_url)
 
 
 def get_dataset(
     source: DatasetSource, out: Path, suffixes: Sequence[str], emit: Emit, is_stopped: IsStopped
 ) -> JobEnded:
     """Write the dataset into a new file, whose ending, one of the suffixes, decides how it is read."""
-    name, known, given = source.hub_name or out.name, list(suffixes), out.suffix.lower()
-    in_url = source._url_path.suffix.lower()
-    if source.hub_name or in_url in known:
-        known = [".jsonl" if source.hub_name else in_url]
-    if given not in known:
+    name, own_suffix = source.hub_name or out.name, Path(source.default_name).suffix.lower()
+    known = [own_suffix] if own_suffix in suffixes else list(suffixes)  # a URL may name no file
+    if out.suffix.lower() not in known:
         raise DataError(
             f"{out.name} must end in {' or '.join(known)}, to be read as what it is. Choose another name."
         )
@@ -101,10 +91,10 @@ def get_dataset(
             if is_stopped():
                 raise StoppedError("Stopped. Nothing was kept.")
             written += len(piece)
-            if written > source.max_bytes:
+            if written > 1e9 * source.max_gb:
                 raise DataError(
-                    f"{name} has more than {size(source.max_bytes)}. Nothing was kept. Get fewer rows, or "
-                    "raise the limit with --max-gb."
+                    f"{name} has more than {source.max_gb:g} GB. Nothing was kept. Get fewer rows, or raise "
+                    "--max-gb."
                 )
             file.write(piece)
             if time.monotonic() - reported_at > REPORT_SECONDS:
@@ -127,14 +117,12 @@ def _rows_of_hub(source: DatasetSource, emit: Emit) -> Iterator[tuple[bytes, flo
             f"To get datasets from the Hub, the package datasets is needed, version {OLDEST_LIBRARY} or newer: "
             "pip install -U datasets"
         )
-    with hub_models.explain_hub_errors(HubModel(name, source.revision, "dataset")):
+    with hub_models.explain_hub_errors(HubModel(name, kind="dataset")):
         api = hub_models.import_hub().HfApi()
-        revision, timeout = source.revision, hub_models.TIMEOUT_SECONDS
-        info = api.dataset_info(name, revision=revision, files_metadata=True, timeout=timeout)
+        info = api.dataset_info(name, files_metadata=True, timeout=hub_models.TIMEOUT_SECONDS)
         license_note = hub_models.first_string((info.card_data or {}).get("license")) or "not stated"
-        bytes_there = size(sum(file.size or 0 for file in info.siblings))
         gated = "gated" if info.gated else "not gated"
-        files = f"{format_count(len(info.siblings), 'file')}, {bytes_there}"
+        files = f"{format_count(len(info.siblings), 'file')}, {size(sum(f.size or 0 for f in info.siblings))}"
         emit(Note(text=f"{name} at commit {info.sha[:7]}: {files}, license: {license_note}, {gated}."))
         api.auth_check(name, repo_type="dataset")
         datasets.disable_progress_bars()
@@ -195,15 +183,30 @@ def _line_of_row(row: dict[str, Any], columns: Iterable[str]) -> bytes:
 
 
 def _pieces_of_url(source: DatasetSource) -> Iterator[tuple[bytes, float | None]]:
-    """The bytes of a file at a URL; redirects are followed here, so that each address is checked."""
+    """The bytes of a file at a URL, each piece with the share that is done, where the server tells the size."""
+    # Redirects are followed here, so that each address is checked.
     url = source.address.strip()
     try:
         for _ in range(MAX_REDIRECTS + 1):
             with _ask(url, source.allow_private) as response:
-                if response.status in REDIRECTS and response.headers["Location"]:
-                    url = urljoin(url, response.headers["Location"])
+                headers = response.headers
+                if response.status in REDIRECTS and headers["Location"]:
+                    url = urljoin(url, headers["Location"])
                     continue
-                yield from _pieces_of_answer(url, response, source.max_bytes)
+                if response.status != http.client.OK:
+                    raise ConnectionError(f"status {response.status} {response.reason}")
+                if headers.get_content_type() == "text/html" and ".htm" not in source.default_name.lower():
+                    raise DataError(f"{url} is a web page, not a file. Enter the URL of the file itself.")
+                if headers["Content-Encoding"] not in (None, "identity"):
+                    raise ConnectionError(f"it is packed as {headers['Content-Encoding']}")
+                done, length = 0, int(headers["Content-Length"] or 0)
+                if length > 1e9 * source.max_gb:
+                    raise DataError(f"{url} has {size(length)}, more than {source.max_gb:g} GB. Raise --max-gb.")
+                while piece := response.read1(PIECE_BYTES):
+                    done += len(piece)
+                    yield piece, done / length if length else None
+                if done < length:  # a lost connection looks like the end of the file
+                    raise ConnectionError(f"the connection ended after {size(done)} of {size(length)}")
                 return
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"{url} can't be read ({first_line(error).rstrip('.')}). Nothing was kept.") from error
@@ -213,6 +216,8 @@ def _pieces_of_url(source: DatasetSource) -> Iterator[tuple[bytes, float | None]
 @contextmanager
 def _ask(url: str, allow_private: bool) -> Iterator[http.client.HTTPResponse]:
     """The answer to a request, over a connection to the very address that was checked: a name may get another."""
+    import certifi  # of huggingface_hub
+
     parts = urlsplit(url)
     host, is_secure = parts.hostname, parts.scheme == "https"
     if not host or parts.scheme not in ("http", "https"):
@@ -225,10 +230,12 @@ def _ask(url: str, allow_private: bool) -> Iterator[http.client.HTTPResponse]:
             "trust it, add --allow-private on the command line."
         )
     connection = (http.client.HTTPSConnection if is_secure else http.client.HTTPConnection)(host, port)
+    tls = ssl.create_default_context()
+    tls.load_verify_locations(certifi.where())  # some builds of Python have none of the system's certificates
     with socket.socket(family, kind, protocol) as plain, closing(connection):
         plain.settimeout(hub_models.TIMEOUT_SECONDS)
         plain.connect(address)
-        connection.sock = _certificates().wrap_socket(plain, server_hostname=host) if is_secure else plain
+        connection.sock = tls.wrap_socket(plain, server_hostname=host) if is_secure else plain
         # Of what a browser sends unquoted, only letters of other scripts and spaces can't be sent.
         target = quote(
             parts._replace(scheme="", netloc="", fragment="").geturl() or "/", safe="!#$%&'()*+,/:;=?@[]~"
@@ -243,33 +250,3 @@ def _is_public(address: str) -> bool:
         in_nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in NAT64 else None
         ip = ip.ipv4_mapped or ip.sixtofour or in_nat64 or ip
     return ip.is_global and not ip.is_multicast
-
-
-def _certificates() -> ssl.SSLContext:
-    """Those of the system and of certifi, because some builds of Python have none of the system's."""
-    import certifi
-
-    tls = ssl.create_default_context()
-    tls.load_verify_locations(certifi.where())
-    return tls
-
-
-def _pieces_of_answer(
-    url: str, response: http.client.HTTPResponse, max_bytes: int
-) -> Iterator[tuple[bytes, float | None]]:
-    """The bytes of an answer, each piece with the share that is done, where the server says how many there are."""
-    length, coding = int(response.headers["Content-Length"] or 0), response.headers["Content-Encoding"]
-    if response.status != http.client.OK or coding not in (None, "identity"):
-        reason = f"status {response.status} {response.reason}" if coding is None else f"it is packed as {coding}"
-        raise DataError(f"{url} can't be read: {reason}. Nothing was kept.")
-    is_page = response.headers.get_content_type() == "text/html"
-    if is_page and PurePosixPath(urlsplit(url).path).suffix.lower() not in (".html", ".htm"):
-        raise DataError(f"{url} is a web page, not a file. Enter the URL of the file itself.")
-    if length > max_bytes:
-        raise DataError(f"{url} has {size(length)}, more than {size(max_bytes)}. To get it, raise --max-gb.")
-    done = 0
-    while piece := response.read1(PIECE_BYTES):
-        done += len(piece)
-        yield piece, done / length if length else None
-    if done < length:  # a lost connection looks like the end of the file
-        raise ConnectionError(f"the connection ended after {size(done)} of {size(length)}")

@@ -30,7 +30,7 @@ AXES = 24  # of the directions in which the rows differ most, those that cluster
 SAMPLE, RESTARTS, ROUNDS, SEED = 800, 3, 60, 7
 LARGE = 3.0  # a feature with a deviation of so many times the usual one counts no more than that
 OUTLIER = 3.0  # standard deviations farther from the middle of its cluster than its other rows
-LIKE = 0.9  # the cosine from which two rows are nearly the same: see docs/benchmarks.md
+LIKE = 0.93  # the cosine from which two rows are nearly the same: see docs/benchmarks.md
 NAME_WORDS, MIN_LETTERS = 4, 3
 BLOCK = 1000  # rows that are compared with all others at once
 
@@ -53,7 +53,8 @@ def write_map(rows: Sequence[tuple[str, Mapping[str, Any]]], vectors: Vectors, o
     # A few of the model's features are far larger than all others, and would be all that counts.
     deviations = vectors.std(0)
     vectors = (vectors - vectors.mean(0)) / np.maximum(deviations, LARGE * np.median(deviations) + 1e-9)
-    points = _main_axes(vectors, rng)
+    _, directions = np.linalg.eigh(vectors.T @ vectors)  # PCA; the last one has the largest deviation
+    points = vectors @ directions[:, : -AXES - 1 : -1]
     spread = _normalized(points)
     sample = spread[rng.permutation(len(spread))[:SAMPLE]]
     counts = range(2, min(MAX_CLUSTERS, len(sample) - 1) + 1)
@@ -81,19 +82,9 @@ def _normalized(vectors: Vectors) -> Vectors:
     return unit
 
 
-def _main_axes(vectors: Vectors, rng: np.random.Generator) -> Vectors:
-    """The vectors along the directions in which they differ most (PCA, by subspace iteration)."""
-    basis = rng.normal(size=(vectors.shape[1], min(AXES, vectors.shape[1])))
-    for _ in range(8):
-        basis = np.linalg.qr(vectors.T @ (vectors @ basis))[0]
-    places, sizes, _ = np.linalg.svd(vectors @ basis, full_matrices=False)
-    points: Vectors = places * sizes
-    return points
-
-
 def _distances(points: Vectors, others: Vectors) -> Vectors:
-    squares = (points**2).sum(1)[:, None] + (others**2).sum(1) - 2 * points @ others.T
-    distances: Vectors = np.sqrt(np.maximum(squares, 0))
+    distances: Vectors = (points**2).sum(1)[:, None] + (others**2).sum(1) - 2 * points @ others.T
+    np.sqrt(np.maximum(distances, 0), out=distances)
     return distances
 
 
@@ -138,16 +129,13 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
     everywhere, sizes = sum(rows_with.values(), Counter[str]()), Counter(labels.tolist())
     names = {}
     for number, counts in rows_with.items():
-        inside, outside = sizes[number], len(texts) - sizes[number]
-
-        def weight(
-            word: str, counts: Counter[str] = counts, inside: int = inside, outside: int = outside
-        ) -> float:
-            share, other = counts[word] / inside, (everywhere[word] - counts[word] + 0.5) / (outside + 1)
-            return share * math.log(max(share / other, 1e-9))
-
-        words = [word for word in counts if len(word) >= MIN_LETTERS and not word.isdigit()]
-        names[number] = ", ".join(sorted(words, key=weight, reverse=True)[:NAME_WORDS])
+        weights = dict[str, float]()
+        for word, count in counts.items():
+            if len(word) >= MIN_LETTERS and not word.isdigit():
+                inside = count / sizes[number]
+                outside = (everywhere[word] - count + 0.5) / (len(texts) - sizes[number] + 1)
+                weights[word] = inside * math.log(inside / outside)
+        names[number] = ", ".join(sorted(weights, key=weights.__getitem__, reverse=True)[:NAME_WORDS])
     return names
 
 

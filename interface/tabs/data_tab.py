@@ -34,6 +34,12 @@ STEPS: Mapping[str, dict[str, Any]] = {
     "Boilerplate": {"boilerplate": True},
 }
 DEFAULT_STEPS = ["Duplicates", "Near duplicates", "Refusals"]
+SOURCE_BOXES = {
+    "from": ("Get a dataset", "OWNER/NAME of a dataset on the Hugging Face Hub, or the URL of a file."),
+    "subset": ("Subset", "Of the Hub."),
+    "split": ("Split", "Of the Hub. Empty: train."),
+    "name": ("Save as", "Empty: by the address."),
+}
 EXAMPLES = Markup("<details><summary>{}</summary>{}</details>")
 
 
@@ -44,19 +50,14 @@ class DataTab:
         self._context = context
         enabled = not self._context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+        self._source = dict[str, gr.Textbox]()
         with gr.Row():
-            help_text = "OWNER/NAME of a dataset on the Hugging Face Hub, or the URL of a file."
-            self._address = gr.Textbox(
-                label="Get a dataset", info=help_text, max_lines=1, scale=2, elem_id="tp-dataset-from"
-            )
-            self._subset = gr.Textbox(label="Subset", info="Of the Hub.", max_lines=1, elem_id="tp-dataset-subset")
-            help_text = "Of the Hub. Empty: train."
-            self._split = gr.Textbox(label="Split", info=help_text, max_lines=1, elem_id="tp-dataset-split")
+            for key, (label, help_text) in SOURCE_BOXES.items():
+                style = {"max_lines": 1, "scale": 2 if key == "from" else 1, "elem_id": f"tp-dataset-{key}"}
+                self._source[key] = gr.Textbox(label=label, info=help_text, **style)
             self._rows = gr.Number(
                 0, precision=0, label="First rows", info="0 gets all.", elem_id="tp-dataset-rows"
             )
-            help_text = "Empty: by the address."
-            self._name = gr.Textbox(label="Save as", info=help_text, max_lines=1, elem_id="tp-dataset-name")
         with gr.Row(elem_classes="tp-buttons"):
             get_button = gr.Button("Get it", interactive=enabled, elem_id="tp-dataset-get")
             get_stop = StopButton(context, "dataset", "tp-dataset-stop", on_model=False)
@@ -123,7 +124,7 @@ class DataTab:
         add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
         for stop_button in (pairs_stop, study_stop):
             stop_button.connect(status)
-        wanted = {self._address, self._subset, self._split, self._rows, self._name}
+        wanted = {self._rows, *self._source.values()}
         done = add_handler(get_button.click, self._on_get, wanted, got, what="Getting the dataset")
         get_stop.connect(got)
         for opened in ([tab.select, page_load()], done.then):
@@ -132,9 +133,7 @@ class DataTab:
     async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         from ...downloads import dataset
 
-        address, subset, split, name = (
-            str(inputs[box] or "").strip() for box in (self._address, self._subset, self._split, self._name)
-        )
+        address, subset, split, name = (str(inputs[box] or "").strip() for box in self._source.values())
         source = dataset.DatasetSource(address, subset, split, rows=int(inputs[self._rows] or 0))
         folder = self._context.host.folders.datasets
         out = safe_paths.descendant(folder, name or source.default_name, "Save as", refusal=DataError)

@@ -19,8 +19,9 @@ def drawn(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(topic, number) for topic, size in SIZES.items() for number in range(size)]
     texts = [f"The {WORDS[topic]} number {number} of the day" for topic, number in rows]
-    vectors = np.array([8 * np.eye(40)[[*WORDS].index(topic)] for topic, _ in rows])
-    vectors += rng.normal(size=vectors.shape)
+    centers = dict(zip(WORDS, rng.normal(size=(3, 40), scale=1.5), strict=True))
+    vectors = np.array([centers[topic] for topic, _ in rows]) + rng.normal(size=(len(rows), 40))
+    vectors[:, 0] *= 1000  # a feature that would be all that counts
     vectors[-1], vectors[70] = vectors[0], vectors[70] * 6
     path = tmp_path / "rows.map.jsonl"
     mapping.write_map([(text, {"text": text, "n": 1.5}) for text in texts], vectors, path)

@@ -70,7 +70,7 @@ def test_what_the_hub_has_not_or_can_not_be_read_is_said(offered, get):
         ({}, "has the subsets small, broken. Choose one"),
         ({"subset": "small", "split": "dev"}, "has the splits train, test. Choose one"),
         ({"subset": "small", "columns": ("words",)}, "no column 'words'. The columns are text, n"),
-        ({"subset": "small", "max_bytes": 30}, "more than 30 bytes. Nothing was kept"),
+        ({"subset": "small", "max_gb": 30e-9}, "more than 3e-08 GB. Nothing was kept"),
         ({"subset": "broken"}, r"can't be read after row \d \(.*\). Nothing was kept"),
     ):
         with pytest.raises(DataError, match=sentence):
@@ -97,7 +97,7 @@ def test_a_file_of_a_url_arrives_whole_over_a_redirect_or_not_at_all(hub, get):
         ("small.csv", "rows2.jsonl", {}, "must end in .csv"),
         ("small.exe", "", {}, "small.exe must end in "),
         ("none.csv", "", {}, "status 404"),
-        ("rows.jsonl", "a.jsonl", {"max_bytes": 1000}, "more than 1 kB"),
+        ("rows.jsonl", "a.jsonl", {"max_gb": 1e-6}, "more than 1e-06 GB"),
     ):
         with pytest.raises(DataError, match=sentence):
             get(f"{url}/{address}", name, allow_private=True, **wanted)
