@@ -27,7 +27,7 @@ from .study import read_passages
 Vectors: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 MIN_ROWS, MAX_CLUSTERS = 20, 12
 AXES = 24  # of the directions in which the rows differ most, those that clusters are found in
-SAMPLE, RESTARTS, ROUNDS, SEED = 800, 3, 60, 7
+SAMPLE, RESTARTS, ROUNDS, SEED = 800, 20, 60, 7
 LARGE = 3.0  # a feature with a deviation of so many times the usual one counts no more than that
 OUTLIER = 3.0  # standard deviations farther from the middle of its cluster than its other rows
 LIKE = 0.93  # the cosine from which two rows are nearly the same: see docs/benchmarks.md
