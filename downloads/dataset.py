@@ -129,7 +129,8 @@ def _rows_of_hub(source: DatasetSource, emit: Emit) -> Iterator[tuple[bytes, flo
         datasets.config.STREAMING_READ_MAX_RETRIES = datasets.config.STREAMING_OPEN_MAX_RETRIES = LIBRARY_RETRIES
         number = 0
         try:
-            rows = _open_split(datasets, source, info.sha)
+            with hub_models.temporary_cache() as cache:  # for the README, and a lock
+                rows = _open_split(datasets, source, info.sha, cache)
             draw, kept = random.Random(0).random, 0
             for row in rows:
                 number += 1
@@ -149,11 +150,12 @@ def _rows_of_hub(source: DatasetSource, emit: Emit) -> Iterator[tuple[bytes, flo
             ) from error
 
 
-def _open_split(datasets: Any, source: DatasetSource, commit: str) -> Iterable[dict[str, Any]]:
+def _open_split(datasets: Any, source: DatasetSource, commit: str, cache: str) -> Iterable[dict[str, Any]]:
     """The rows of the wanted subset and split, as a stream."""
     name = source.hub_name
     try:
-        splits = datasets.load_dataset(name, source.subset or None, revision=commit, streaming=True)
+        options = {"revision": commit, "streaming": True, "cache_dir": cache}
+        splits = datasets.load_dataset(name, source.subset or None, **options)
     except ValueError:
         subsets = datasets.get_dataset_config_names(name, revision=commit)
         if source.subset in subsets:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -195,6 +196,19 @@ def import_hub() -> Any:
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
     return huggingface_hub
+
+
+@contextmanager
+def temporary_cache() -> Iterator[str]:
+    """Let huggingface_hub keep files in a temporary folder within this context, not in the home folder."""
+    constants = import_hub().constants
+    usual = constants.HF_HUB_CACHE
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        constants.HF_HUB_CACHE = folder
+        try:
+            yield folder
+        finally:
+            constants.HF_HUB_CACHE = usual
 
 
 @contextmanager

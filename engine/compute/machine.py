@@ -72,9 +72,9 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
         if device == "cuda":
             stack.enter_context(use_tf32(asked.tf32))
         # Liger and compile bring their own kernels.
-        if (asked.liger or not asked.compile) and stack.enter_context(use_liger(base, job, asked=asked.liger)):
-            pass
-        elif not asked.compile:
+        wants_liger = asked.liger or not asked.compile
+        has_kernels = wants_liger and stack.enter_context(use_liger(base, job, asked=asked.liger))
+        if not has_kernels and not asked.compile:
             stack.enter_context(patch_base_layers(base))
         if asked.workers and not count_workers(asked.workers):
             job.log.append(

@@ -63,6 +63,7 @@ def test_a_subset_a_split_and_rows_of_the_hub_are_written_as_json(offered, get, 
     assert 0 < get("toys/rows", "half.jsonl", subset="small", share=0.5)[0].count(b"\n") < 6
     with pytest.raises(SavingError, match="exists already"):
         get("toys/rows", "half.jsonl", subset="small")
+    assert not (tmp_path / "cache").exists(), "nothing is kept in the home folder"
 
 
 def test_what_the_hub_has_not_or_can_not_be_read_is_said(offered, get):
