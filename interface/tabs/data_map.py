@@ -38,10 +38,12 @@ class MapPanel:
         enabled = not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
-            help_text = "Number of a cluster and its share, such as 2=0.5 5=0. The other clusters are kept."
-            self._shares = gr.Textbox(label="Shares", info=help_text, max_lines=1, elem_id="tp-map-shares")
-            help_text = "A new .jsonl in training/datasets."
-            self._out = gr.Textbox(label="Share of the dataset", info=help_text, max_lines=1, elem_id="tp-map-out")
+            help_text = "Such as 2=0.5 5=0: half of cluster 2, nothing of cluster 5, and all of the others."
+            self._shares = gr.Textbox(
+                label="Share of each cluster", info=help_text, max_lines=1, elem_id="tp-map-shares"
+            )
+            help_text = "A new .jsonl in training/datasets, with these shares."
+            self._out = gr.Textbox(label="Save as", info=help_text, max_lines=1, elem_id="tp-map-out")
         with gr.Row(elem_classes="tp-buttons"):
             draw_button = gr.Button("Draw map", interactive=enabled, elem_id="tp-map-draw")
             write_button = gr.Button("Write share", interactive=enabled, elem_id="tp-map-write")
@@ -75,7 +77,7 @@ class MapPanel:
             raise DataError("Draw the map first.")
         shares = mapping.parse_shares(str(inputs[self._shares] or "").split())
         name, folder = str(inputs[self._out] or "").strip(), self._context.host.folders.datasets
-        out = safe_paths.descendant(folder, name, "Share of the dataset", refusal=DataError)
+        out = safe_paths.descendant(folder, name, "Save as", refusal=DataError)
         result = mapping.keep_shares(mapping.read_map(path), shares, mapping.SEED, out)
         text = f"{name} is written: {result.kept:,} of {result.rows:,} rows."
         return markup.job_status(JobEnded(outcome="finished", text=text))

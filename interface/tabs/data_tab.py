@@ -47,9 +47,28 @@ class DataTab:
     """The components of the tab and their event handlers."""
 
     def __init__(self, context: PageContext, tab: gr.Tab) -> None:
-        self._context = context
-        enabled = not self._context.read_only_reason()
+        self._context, self._enabled = context, not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
+        # Of both kinds of work on the dataset, which are drawn above them.
+        self._status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said", render=False)
+        self._found = gr.HTML(elem_id="tp-workshop-found", render=False)
+        with gr.Accordion("Get a dataset from the Hugging Face Hub, or a file from the web", open=False):
+            got = self._draw_source()
+        self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
+        with gr.Accordion("Look at it and clean it"):
+            self._draw_cleaning()
+        with gr.Accordion("Let the model write: pairs, notes, an exam", open=False):
+            pairs_stop, study_stop = self._draw_writing()
+        self._status.render()
+        self._found.render()
+        with gr.Accordion("Map", open=False):
+            map_stop = MapPanel(context, self._data).stop_button
+        self.stop_buttons = (pairs_stop, study_stop, map_stop)
+        for opened in ([tab.select, page_load()], got.then):
+            refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+
+    def _draw_source(self) -> Any:
+        """Draw what to get and from where; return the event of getting it."""
         self._source = dict[str, gr.Textbox]()
         with gr.Row():
             for key, (label, help_text) in SOURCE_BOXES.items():
@@ -59,13 +78,14 @@ class DataTab:
                 0, precision=0, label="First rows", info="0 gets all.", elem_id="tp-dataset-rows"
             )
         with gr.Row(elem_classes="tp-buttons"):
-            get_button = gr.Button("Get it", interactive=enabled, elem_id="tp-dataset-get")
-            get_stop = StopButton(context, "dataset", "tp-dataset-stop", on_model=False)
-        got = gr.HTML(elem_id="tp-dataset-said", elem_classes="tp-said")
-        with gr.Row():
-            self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
-            help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
-            self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-workshop-out")
+            get_button = gr.Button("Get it", interactive=self._enabled, elem_id="tp-dataset-get")
+            get_stop = StopButton(self._context, "dataset", "tp-dataset-stop", on_model=False)
+        status = gr.HTML(elem_id="tp-dataset-said", elem_classes="tp-said")
+        get_stop.connect(status)
+        wanted = {self._rows, *self._source.values()}
+        return add_handler(get_button.click, self._on_get, wanted, status, what="Getting the dataset")
+
+    def _draw_cleaning(self) -> None:
         self._steps = gr.CheckboxGroup(list(STEPS), value=DEFAULT_STEPS, label="Drop", elem_id="tp-workshop-steps")
         with gr.Row():
             options: dict[str, Any] = {
@@ -84,13 +104,29 @@ class DataTab:
             self._most = gr.Number(
                 0, precision=0, label="Maximum words", info=help_text, elem_id="tp-workshop-most"
             )
+        help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
+        self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-workshop-out")
         with gr.Row(elem_classes="tp-buttons"):
             look_button = gr.Button("Look", elem_id="tp-workshop-look")
             try_button = gr.Button("Show what is dropped", elem_id="tp-workshop-try")
             write_button = gr.Button(
-                "Write cleaned copy", variant="primary", interactive=enabled, elem_id="tp-workshop-write"
+                "Write cleaned copy", variant="primary", interactive=self._enabled, elem_id="tp-workshop-write"
             )
-            pairs_button = gr.Button("Write pairs with the model", interactive=enabled, elem_id="tp-pairs")
+        recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
+        inputs, outputs, clears = {self._data, self._out, *recipe}, [self._status, self._found], {self._found: ""}
+        for button, handler, what in (
+            (look_button, self._on_look, "Looking at the dataset"),
+            (try_button, self._on_try, "Reading the dataset"),
+            (write_button, self._on_write, "Cleaning"),
+        ):
+            add_handler(button.click, handler, inputs, outputs, what=what, clears=clears)
+
+    def _draw_writing(self) -> tuple[StopButton, StopButton]:
+        """Draw what the model writes on the dataset; return the Stop buttons of pairs and of notes."""
+        with gr.Row():
+            help_text = "A new name in training/datasets: the author of a text against the model, to train on."
+            self._pairs = gr.Textbox(label="Pairs", info=help_text, max_lines=1, elem_id="tp-pairs-out")
+            pairs_button = gr.Button("Write pairs", interactive=self._enabled, elem_id="tp-pairs")
             pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
         with gr.Row():
             help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
@@ -100,35 +136,23 @@ class DataTab:
             help_text = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
             self._exam = gr.Textbox(label="Exam", info=help_text, max_lines=1, elem_id="tp-workshop-exam")
         with gr.Row(elem_classes="tp-buttons"):
-            exam_button = gr.Button("Write exam", interactive=enabled, elem_id="tp-workshop-write-exam")
-            study_button = gr.Button("Take notes", interactive=enabled, elem_id="tp-workshop-study")
-            study_stop = StopButton(context, "study", "tp-workshop-stop")
-        status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said")
-        found = gr.HTML(elem_id="tp-workshop-found")
-        map_stop = MapPanel(context, self._data).stop_button
-        self.stop_buttons = (pairs_stop, study_stop, map_stop)
-        recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
-        inputs, outputs = {self._data, self._out, *recipe}, [status, found]
+            exam_button = gr.Button("Write exam", interactive=self._enabled, elem_id="tp-workshop-write-exam")
+            study_button = gr.Button("Take notes", interactive=self._enabled, elem_id="tp-workshop-study")
+            study_stop = StopButton(self._context, "study", "tp-workshop-stop")
+        inputs: set[Any] = {self._data, self._pairs}
+        add_handler(pairs_button.click, self._on_pairs, inputs, self._status, what="Writing pairs")
+        inputs, outputs = (
+            {self._data, self._notes, self._kinds, self._minutes, self._exam},
+            [self._status, self._found],
+        )
         for button, handler, what in (
-            (look_button, self._on_look, "Looking at the dataset"),
-            (try_button, self._on_try, "Reading the dataset"),
-            (write_button, self._on_write, "Cleaning"),
+            (study_button, self._on_study, "Taking notes"),
+            (exam_button, self._on_exam, "Writing an exam"),
         ):
-            add_handler(button.click, handler, inputs, outputs, what=what, clears={found: ""})
-        inputs = {self._data, self._out}
-        add_handler(pairs_button.click, self._on_pairs, inputs, status, what="Writing pairs")
-        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam}
-        options = {"what": "Taking notes", "clears": {found: ""}}
-        add_handler(study_button.click, self._on_study, inputs, outputs, **options)
-        options = {"what": "Writing an exam", "clears": {found: ""}}
-        add_handler(exam_button.click, self._on_exam, inputs, outputs, **options)
+            add_handler(button.click, handler, inputs, outputs, what=what, clears={self._found: ""})
         for stop_button in (pairs_stop, study_stop):
-            stop_button.connect(status)
-        wanted = {self._rows, *self._source.values()}
-        done = add_handler(get_button.click, self._on_get, wanted, got, what="Getting the dataset")
-        get_stop.connect(got)
-        for opened in ([tab.select, page_load()], done.then):
-            refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+            stop_button.connect(self._status)
+        return pairs_stop, study_stop
 
     async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         from ...downloads import dataset
@@ -177,9 +201,9 @@ class DataTab:
 
     async def _on_pairs(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Let the model write against the author of the text; each time the table grows."""
-        data, out = (str(inputs[box] or "").strip() for box in (self._data, self._out))
+        data, out = (str(inputs[box] or "").strip() for box in (self._data, self._pairs))
         if not data or not out:
-            raise DataError("Choose a text under Dataset, and enter a name under Cleaned copy.")
+            raise DataError("Choose a text under Dataset, and enter a name under Pairs.")
         work = partial(self._context.engine.write_pairs, data, out, PAIR_TOKENS, self._context.host)
         async for status, _ in self._context.follow_job("pairs", f"Writing pairs from {data}", work):
             yield status
