@@ -123,15 +123,17 @@ class DataTab:
 
     def _draw_writing(self) -> tuple[StopButton, StopButton]:
         """Draw what the model writes on the dataset; return the Stop buttons of pairs and of notes."""
-        with gr.Row():
-            help_text = "A new name in training/datasets: the author of a text against the model, to train on."
-            self._pairs = gr.Textbox(label="Pairs", info=help_text, max_lines=1, elem_id="tp-pairs-out")
+        help_text = "A new name in training/datasets: the author of a text against the model, to train on."
+        self._pairs = gr.Textbox(label="Pairs", info=help_text, max_lines=1, elem_id="tp-pairs-out")
+        with gr.Row(elem_classes="tp-buttons"):
             pairs_button = gr.Button("Write pairs", interactive=self._enabled, elem_id="tp-pairs")
             pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
         with gr.Row():
             help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
             self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
-            self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], label="Kinds of notes")
+            help_text = "Links are about two passages with one name. Briefs say who, where and what happens."
+            kinds: dict[str, Any] = {"label": "Kinds of notes", "info": help_text}
+            self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], **kinds)
             self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
             help_text = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
             self._exam = gr.Textbox(label="Exam", info=help_text, max_lines=1, elem_id="tp-workshop-exam")
