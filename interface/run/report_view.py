@@ -11,7 +11,6 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
-from ...data.rows import preferences
 from ...records.report import charts
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
@@ -21,6 +20,7 @@ from .charts import slice_maps
 
 if TYPE_CHECKING:
     from ...data.report import DatasetReport, ExamplePreview, LengthHistogram, SourceReport
+    from ...data.rows import preferences
 
 TEXT_COLUMNS = ("data", "files", "sections", "contains", "blocks", "overlap blocks", "short blocks dropped")
 ROW_COLUMNS = ("data", "rows", "examples", "trained tokens", "longest", "dropped or shortened")
@@ -68,6 +68,8 @@ class ExampleBrowser:
 
     def _decide(self, inputs: Mapping[Any, Any], *, decision: preferences.Decision) -> tuple[Any, ...]:
         """Switch or drop the preference that is shown, or take that back."""
+        from ...data.rows import preferences  # with half of the readers: the page is drawn without
+
         self._context.check_writable()
         preferences.decide(self._context.host.folders.pairs, inputs[self._pair], decision)
         return self._show(inputs, by=0)
@@ -85,6 +87,8 @@ class ExampleBrowser:
         if report.shown:
             (example,) = report.shown
             shown, pair = example.number, example.pair
+            from ...data.rows import preferences
+
             decided = preferences.read_decisions(self._context.host.folders.pairs).get(pair, "")
             answer = example_card(example, report.examples, DECIDED[decided])
         elif not report.examples:
