@@ -1,6 +1,6 @@
 """What works: trains in many ways on four texts, and reports what each learned for how much forgotten.
 
-    python3 bench/recipes.py run [--questions rate,epochs] [--minutes 480] [--seeds 3] [--threads 1] [--part 1/2]
+    python3 bench/recipes.py run [--questions rate,epochs] [--ways WAY,WAY] [--minutes 480] [--part 1/2]
     python3 bench/recipes.py list                       the runs in their order, and which of them are done
     python3 bench/recipes.py report --out FILE          writes the page and its pictures, and the claims by the CSV
     python3 bench/recipes.py null                       how often the page's rule claims a false difference
@@ -46,6 +46,7 @@ def parse_args() -> argparse.Namespace:
         each.add_argument("--results", type=Path, default=RESULTS)
     for each in (run, listed):
         each.add_argument("--questions", default="", help="names of questions, separated by commas")
+        each.add_argument("--ways", default="", help="names of ways: only these, in all questions that have them")
         each.add_argument("--seeds", type=int, default=3)
     run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
     run.add_argument("--minutes", type=float, help="start no run that would probably not end in time")
@@ -64,7 +65,12 @@ def planned_runs(args: argparse.Namespace) -> list[Any]:
     names = [name.strip() for name in args.questions.split(",") if name.strip()] or list(questions.QUESTIONS)
     if unknown := [name for name in names if name not in questions.QUESTIONS]:
         sys.exit(f"There is no question {', '.join(unknown)}. Choose from: {', '.join(questions.QUESTIONS)}.")
-    return questions.plan_runs(names, args.seeds)
+    planned = questions.plan_runs(names, args.seeds)
+    ways = [way.strip() for way in args.ways.split(",") if way.strip()]
+    known = {run.way.name for run in planned}
+    if unknown := [way for way in ways if way not in known]:
+        sys.exit(f"There is no way {', '.join(unknown)}. Choose from: {', '.join(sorted(known))}.")
+    return [run for run in planned if run.way.name in ways or not ways or not run.way.tokens]
 
 
 def title(run: Any) -> str:
@@ -93,7 +99,8 @@ def make_runs(args: argparse.Namespace) -> None:
         write_sizes(lab, args.results)
         done = {result.key for result in results.read_results(args.results)}
         planned = planned_runs(args)
-        waiting = [run for run in planned if lab.key(run) not in done]
+        part, parts = map(int, args.part.split("/"))
+        waiting = [run for run in planned[part - 1 :: parts] if lab.key(run) not in done]
         print(
             f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
         )

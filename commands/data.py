@@ -15,7 +15,7 @@ from ..core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, MapRequest, S
 from ..core.errors import DataError
 from ..core.files import dump_json, safe_paths
 from ..core.host import Host
-from ..core.jobs import ExamAsked, NotesTaken, console, event_text
+from ..core.jobs import ExamAsked, NotesTaken, Stage, console, event_text
 from ..data import dataset_index
 from ..data.readers import unsupported
 from ..settings import flags
@@ -53,7 +53,17 @@ class Asked:
         from ..data import workshop
 
         columns = row_settings(flags.given_settings(self.args)).rows.columns
-        return workshop.Dataset(options.find_dataset(self.args.data, self.host.folders), parse_columns(columns))
+        path = options.find_dataset(self.args.data, self.host.folders)
+
+        def report(records: int) -> None:
+            if options.terminal():
+                self.printer.print_event(Stage(text=f"Reading {path.name}: {records:,} records"))
+
+        return workshop.Dataset(path, parse_columns(columns), report=report)
+
+    @cached_property
+    def printer(self) -> console.EventPrinter:
+        return console.EventPrinter(options.say, options.terminal())
 
     @cached_property
     def out(self) -> Path:
@@ -76,6 +86,7 @@ class Asked:
     def show(self, result: workshop.Cleaned | workshop.Overview, **more: Any) -> int:
         """Print the figures, and where the output is."""
         content, lines = {**vars(result), **more}, result.lines()
+        self.printer.clear()
         print(dump_json(content) if self.args.json else "\n".join(lines))
         if self.args.out and self.out.exists():
             options.say(f"Written: {self.out}")
@@ -162,15 +173,14 @@ def _get(asked: Asked) -> int:
     options_given = {field: value for field, value in vars(args).items() if field in GET_OPTIONS}
     source = dataset.DatasetSource(args.data, **options_given | {"columns": tuple(args.keep_columns)})
     args.out = args.out or source.default_name
-    printer = console.EventPrinter(options.say, options.terminal())
     try:
         with options.handle_end_signals(signal.default_int_handler):
             suffixes = dataset_index.DATA_SUFFIXES
-            dataset.get_dataset(source, asked.out, suffixes, printer.print_event, lambda: False)
+            dataset.get_dataset(source, asked.out, suffixes, asked.printer.print_event, lambda: False)
     except KeyboardInterrupt:
         raise DataError("Stopped. Nothing was kept.") from None
     finally:
-        printer.clear()
+        asked.printer.clear()
     print(dump_json({"out": str(asked.out)}) if args.json else asked.out)
     return 0
 

@@ -16,7 +16,7 @@ from .events import Event, JobEnded
 
 JobKind = Literal[
     "training", "probe", "answer", "perplexity", "recall", "evidence", "pairs", "merge", "model", "download",
-    "environment", "study", "dataset", "map",
+    "environment", "study", "dataset", "cleaning", "map",
 ]  # fmt: skip
 JobFn = Callable[["Job"], JobEnded]
 # Windows handles Ctrl+C only between two waits, so no wait is longer.

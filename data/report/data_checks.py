@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from ...chunking import escape_hard_cut
-from ...core.findings import Finding, Suggestion, advice
+from ...core.errors import DataError
+from ...core.findings import Finding, Suggestion, advice, note
 from ...dementor import fit_cutoff, is_one_window_each, longest_section
+from ...settings.columns import parse_columns
 from ...train_utils import format_count, plural
-from ..dataset_index import find_datasets
+from ..dataset_index import dataset_files, find_datasets
 from ..examples import Examples, RowSource, Source, TextSource, group_parts
-from ..readers import LoadedText
+from ..readers import LoadedText, unsupported
 from ..rows import PrepareContext
 from ..split import NGRAM_WORDS, count_shared_rows, find_shared_passages
 from ..text import is_tagged
@@ -100,23 +103,39 @@ def check_examples(
         )
 
 
-def check_exam(context: PrepareContext, learned: Examples) -> Iterator[Finding]:
+def check_exam(context: PrepareContext) -> Iterator[Finding]:
     """Yield advice on questions of the exam that are trained on; a DataError names an exam that can't be read."""
-    if not (names := context.settings.aside.exam):
+    settings, folders, found = context.settings, context.folders, 0
+    if not settings.aside.exam:
         return
-    from ..workshop import read_exam  # with half of the program: pages are drawn without
+    from ..workshop import Dataset, read_exam  # with half of the program: pages are drawn without
 
-    exam = read_exam(dataset.path for dataset in find_datasets(names, context.folders))
-    asked = [each.ids for each in context.tokenizer.encode([each.prompt for each in exam.questions])]
-    contents = [source.all_ids.tobytes() for source in learned.sources if isinstance(source, RowSource)]
-    # The first and the last token may be joined with what is around a question.
-    found = sum(any(len(ids) > 4 and ids[1:-1].tobytes() in content for content in contents) for ids in asked)
+    exam = read_exam(dataset.path for dataset in find_datasets(settings.aside.exam, folders))
+    for entry in find_datasets(settings.what.data, folders):
+        dataset = Dataset(entry.path, parse_columns(settings.rows.columns))
+        for record in () if dataset.is_text else dataset.records():
+            found += exam.has(record.said_by("user"), record.said_by("assistant"))
     if found:
         yield advice(
             "exam",
-            f"Exam: {found} of its {format_count(len(asked), 'question')} {plural(found, 'is', 'are')} in the "
-            "training data, so right answers show nothing. Remove these rows from the training data.",
+            f"Exam: {format_count(found, 'row')} of the training data {plural(found, 'asks', 'ask')} one of its "
+            "questions, or nearly the same one, so right answers show nothing. Remove "
+            f"{plural(found, 'it', 'them')} from the training data.",
         )
+
+
+def show_recipes(context: PrepareContext) -> Iterator[Finding]:
+    """Yield a note with the recipe of each dataset that was cleaned; with Check's report, the run records it."""
+    for entry in find_datasets(context.settings.what.data, context.folders):
+        for file in dataset_files(entry.path):
+            recipe = file.with_name(file.name + unsupported.RECIPE_SUFFIX)
+            if recipe.is_file():
+                from ..workshop import Recipe, read_recipe
+
+                with suppress(DataError):  # its user may have edited it since
+                    steps = vars(read_recipe(recipe)).items() - vars(Recipe()).items()
+                    words = ", ".join(f"{name}={value}" for name, value in sorted(steps))
+                    yield note("data", f"{file.name} was cleaned: {words}")
 
 
 def count_learned_stops(source: Source, ids: Collection[int]) -> tuple[int, int]:

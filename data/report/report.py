@@ -19,7 +19,7 @@ from ..load import ResolvedSettings
 from ..readers import LoadedText
 from ..rows import PrepareContext, RowReport
 from ..text import SliceMap, build_slice_map
-from .data_checks import check_exam, check_examples, count_learned_stops
+from .data_checks import check_exam, check_examples, count_learned_stops, show_recipes
 from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
 from .preview import ExamplePreview
@@ -344,7 +344,8 @@ def report_run(
             *check_plan(settings, plan, examples, validation, context.card.context),
             *suggest_settings(settings, plan, memory, trained_tokens),
             *check_examples(examples, validation, loaded_texts, tokenizer.stops),
-            *check_exam(context, examples),
+            *check_exam(context),
+            *show_recipes(context),
         ]
     )
 

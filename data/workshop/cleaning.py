@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import shorten
@@ -214,7 +214,7 @@ def drop_sentences(text: str, phrases: Sequence[str]) -> str:
 def clean_dataset(dataset: Dataset, recipe: Recipe, refusals: Sequence[str], out: Path | None) -> Cleaned:
     """Clean a dataset and write it, with its recipe beside it; without `out`, only count."""
     if recipe.boilerplate:
-        dataset = Dataset(dataset.path, dataset.columns, drop_boilerplate=True)
+        dataset = replace(dataset, drop_boilerplate=True)
     cleaner = Cleaner(recipe, refusals, dataset.records())
     if out is None:
         for _ in cleaner.kept(dataset.records()):

@@ -53,10 +53,7 @@ def read_exam(paths: Iterable[Path]) -> Exam:
     for path in paths:
         before = len(exam.questions)
         for record in Dataset(path).records():
-            prompt, answer = (
-                "\n".join(spot.text.strip() for spot in record.spots if spot.role == role and spot.text.strip())
-                for role in ("user", "assistant")
-            )
+            prompt, answer = record.said_by("user"), record.said_by("assistant")
             if plain_words(prompt) and plain_words(answer):
                 origin = record.columns.get("origin")
                 section = origin.get("section") if isinstance(origin, Mapping) else ""

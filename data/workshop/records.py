@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -22,6 +22,7 @@ from ..load import read_texts
 from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
 from ..rows import ROLES, RowSchema, detect_schema, parse_list
 
+REPORT_EVERY = 1000  # records
 FIRST_ROWS = 200  # read to detect what the columns mean
 HARD_CUT = "\n\n\n"
 PARAGRAPH_GAP = re.compile(r"\n(?:[ \t]*\n)+")
@@ -54,6 +55,9 @@ class Record(NamedTuple):
         """Its texts without system messages, which many rows share."""
         return "\n".join(spot.text for spot in self.spots if spot.role != "system")
 
+    def said_by(self, role: str) -> str:
+        return "\n".join(spot.text.strip() for spot in self.spots if spot.role == role and spot.text.strip())
+
     def with_text(self, spot: Spot, text: str) -> Record:
         """The record with another text in this place."""
 
@@ -76,6 +80,7 @@ class Dataset:
     path: Path
     columns: Columns = field(default_factory=Columns)
     drop_boilerplate: bool = False
+    report: Callable[[int], object] = bool  # called now and then with the number of records read so far
 
     @cached_property
     def _row_files(self) -> list[Path]:
@@ -122,6 +127,12 @@ class Dataset:
 
     def records(self) -> Iterator[Record]:
         """All rows, then all texts by paragraphs."""
+        for number, record in enumerate(self._read(), start=1):
+            if number % REPORT_EVERY == 0:
+                self.report(number)
+            yield record
+
+    def _read(self) -> Iterator[Record]:
         with reader_process():
             for table, schema in self._tables:
                 prefix = f"{table.name}, " if len(self._tables) > 1 else ""

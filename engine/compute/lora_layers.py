@@ -3,7 +3,7 @@
 PEFT computes each layer by itself, casts its two weights, and casts their gradients back. Here the weights of all
 layers are cast at once when a pass begins, and the layers that read the same rows (query, key and value; gate and
 up) are one function: one product with all of their `lora_A`, and one gradient of the rows. A layer starts 99
-operations in a training step, and 224 without this and the other patches (bench/kernels.py).
+operations in a training step, and 224 without this and the other patches (bench/operations.py).
 """
 
 from __future__ import annotations

@@ -40,15 +40,17 @@ from .generation import lora_prompt_style
 from .in_run import MAX_SHARE
 from .study import BATCH, Writer
 
+MAX_WAIT = 60.0  # seconds that a user who has pressed Stop waits for the last exam
+
 
 def ask(exam: workshop.Exam, writer: Writer, job: Job, report: ProgressFn, step: int) -> ExamAsked | None:
-    """Let a model answer each question, and log what is right in each section; None if the job was stopped."""
+    """Let a model answer each question, and log what is right in each section; None if that was ended."""
     started, asked, right = time.monotonic(), Counter[str](), Counter[str]()
     for start in range(0, len(exam.questions), BATCH):
         batch = exam.questions[start : start + BATCH]
         messages = [(question.prompt, "") for question in batch]
         replies = writer.write(messages, MAX_ANSWER_TOKENS + MORE_TOKENS, temperature=0.0, seed=0)
-        if job.control.asked(Request.STOP):
+        if job.control.asked(writer.until):
             return None
         for question, (reply, _) in zip(batch, replies, strict=True):
             asked[question.section] += 1
@@ -76,9 +78,13 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
         if step == 0 or (step % every == 0 and is_affordable):
             self.ask(model, step)
 
-    def ask(self, model: Any, step: int) -> None:
-        """Ask as the training data do; an error does not end the run."""
+    def ask(self, model: Any, step: int, *, at_end: bool = False) -> None:
+        """Ask as the training data do; an error does not end the run.
+
+        At the end, Stop does not end the exam, unless it would let the user wait: Discard does.
+        """
         run, host, log = self._run_plan, self._host, self._job.log
+        is_quick = at_end and self._seconds < MAX_WAIT
         if not self._exam.questions or not dist_env.is_main_process():
             return
         started = time.monotonic()
@@ -87,11 +93,15 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
             style = detect_prompt_style(run.settings, host.folders, tokenizer, run.data.examples)
             progress = StageProgress(Stage(text="Asking the exam"), log)
             with pause_training_mode(model):
-                ask(self._exam, Writer(model, host, self._job, style), self._job, progress, step)
+                writer = Writer(model, host, self._job, style)
+                writer.until = Request.DISCARD if is_quick else Request.STOP
+                if not self._job.control.asked(writer.until):
+                    ask(self._exam, writer, self._job, progress, step)
         except Exception as error:  # noqa: BLE001 - no exam is worth ending hours of training
             text = f"The exam after step {step} failed: {first_line(error)}. The run continues."
             log.append(Advice(text=text))
-        log.append(Stage(text="Training", kind=StageKind.TRAINING))
+        if not at_end:
+            log.append(Stage(text="Training", kind=StageKind.TRAINING))
         self._ended, self._seconds = time.monotonic(), time.monotonic() - started
         self._step_log.exclude_time(self._seconds)
 

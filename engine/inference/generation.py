@@ -82,8 +82,9 @@ def generate_ids(
     tokenizer: Any,
     job: Job,
     streamer: Any = None,
+    until: Request = Request.STOP,
 ) -> list[list[int]]:
-    """Continue prompts with the question's seed; the replies are cut short if the job stops."""
+    """Continue prompts with the question's seed; the replies are cut short by this request."""
     # Of all libraries; whoever borrows the model restores their random states afterwards.
     set_seed(question.seed)
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -96,7 +97,7 @@ def generate_ids(
     do_sample = question.temperature > 0
 
     def stops(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        return torch.full((len(input_ids),), job.control.asked(Request.STOP), device=input_ids.device)
+        return torch.full((len(input_ids),), job.control.asked(until), device=input_ids.device)
 
     with torch.no_grad(), autocast_model(model), unpacked_to_generate(model):
         output: torch.Tensor = model.generate(

@@ -108,7 +108,7 @@ class Writer:
 
     def __init__(self, model: Any, host: Host, job: Job, style: PromptStyle | None = None) -> None:
         """Without a `style`, messages are written as the model's own chats."""
-        self._model, self._job, self.tokens = model, job, 0
+        self._model, self._job, self.tokens, self.until = model, job, 0, Request.STOP
         self._tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
         self._context, self._splitter = host.card().context, failures.BatchSplitter()
         self._style = PromptStyle(bos=self._tokenizer.bos, after="\n\n")
@@ -133,7 +133,8 @@ class Writer:
         replies = [("", False)] * len(messages)
 
         def write_part(numbers: Sequence[int]) -> None:
-            written = generate_ids(self._model, [prompts[n] for n in numbers], request, tokenizer, self._job)
+            own = [prompts[n] for n in numbers]
+            written = generate_ids(self._model, own, request, tokenizer, self._job, until=self.until)
             for number, ids in zip(numbers, written, strict=True):
                 end = next((at for at, token in enumerate(ids) if token in self._tokenizer.stops), len(ids))
                 text, blank = str(tokenizer.decode(ids[:end])), ""

@@ -221,7 +221,7 @@ def _train_segment(
         if job.control.asked(Request.DISCARD):
             return end_discarded_run(run_plan.folder, step)
         if callback.controller.restart is None and divergence is None:
-            exam.ask(model, step)
+            exam.ask(model, step, at_end=True)
         result = TrainingResult(
             run_plan,
             step,

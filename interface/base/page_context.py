@@ -202,11 +202,19 @@ class PageContext:
         return self.describe_existing_name(what.name, what.if_exists, method, sentence=False)
 
     async def follow_job(
-        self, kind: JobKind, title: str, work: JobFn, status: str = "", *, on_model: bool = True
+        self,
+        kind: JobKind,
+        title: str,
+        work: JobFn,
+        status: str = "",
+        *,
+        on_model: bool = True,
+        writes: bool = True,
     ) -> AsyncIterator[tuple[str, list[Event]]]:
         """Start a job; yield its status with its new events, or why it can't start, without any."""
         try:
-            self.check_writable()
+            if writes:
+                self.check_writable()
             start = partial(self.session.start, host=self.host) if on_model else self.session.start_without_model
             job = start(kind, title, work=work)
         except TrainingProError as error:

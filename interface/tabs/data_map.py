@@ -30,6 +30,11 @@ EXPLANATION = (
 )
 
 
+def text_box(label: str, info: str, name: str, **options: Any) -> gr.Textbox:
+    """A box for one line, unless the options say otherwise."""
+    return gr.Textbox(label=label, info=info, elem_id=f"tp-{name}", **{"max_lines": 1, **options})
+
+
 class MapPanel:
     """The row with the map, and its event handlers."""
 
@@ -38,12 +43,10 @@ class MapPanel:
         enabled = not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
-            help_text = "Such as 2=0.5 5=0: half of cluster 2, nothing of cluster 5, and all of the others."
-            self._shares = gr.Textbox(
-                label="Share of each cluster", info=help_text, max_lines=1, elem_id="tp-map-shares"
-            )
-            help_text = "A new .jsonl in training/datasets, with these shares."
-            self._out = gr.Textbox(label="Save as", info=help_text, max_lines=1, elem_id="tp-map-out")
+            info = "Such as 2=0.5 5=0: half of cluster 2, nothing of cluster 5, and all of the others."
+            self._shares = text_box("Share of each cluster", info, "map-shares")
+            info = "A new .jsonl in training/datasets, with these shares."
+            self._out = text_box("Save as", info, "map-out")
         with gr.Row(elem_classes="tp-buttons"):
             draw_button = gr.Button("Draw map", interactive=enabled, elem_id="tp-map-draw")
             write_button = gr.Button("Write share", interactive=enabled, elem_id="tp-map-write")

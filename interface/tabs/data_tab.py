@@ -1,22 +1,24 @@
-"""The Data tab: what is in a dataset, what cleaning would drop from it, a cleaned copy, and notes on it."""
+"""The Data tab: get a dataset, look at it, clean, split and convert it, and let the model write about it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import EXAM_QUESTIONS, NOTE_KINDS, PAIR_TOKENS, StudyRequest
-from ...core.errors import DataError
-from ...core.files import safe_paths
-from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request
+from ...core.errors import DataError, StoppedError
+from ...core.files import safe_paths, usable_entries
+from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request, Stage
 from ...data import dataset_index
+from ...data.readers import unsupported
 from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
-from .data_map import MapPanel
+from .data_map import MapPanel, text_box
 
 if TYPE_CHECKING:
     from ...data import workshop
@@ -40,6 +42,10 @@ SOURCE_BOXES = {
     "split": ("Split", "Of the Hub. Empty: train."),
     "name": ("Save as", "Empty: by the address."),
 }
+FORMS = {
+    "what fits it": "", "chats (messages)": "messages", "instruction and output": "instruction", "text": "text",
+}  # fmt: skip
+Step = Literal["look", "try", "clean", "split", "convert"]
 EXAMPLES = Markup("<details><summary>{}</summary>{}</details>")
 
 
@@ -49,7 +55,7 @@ class DataTab:
     def __init__(self, context: PageContext, tab: gr.Tab) -> None:
         self._context, self._enabled = context, not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
-        # Of both kinds of work on the dataset, which are drawn above them.
+        # Of all work on the dataset, which is drawn above them.
         self._status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said", render=False)
         self._found = gr.HTML(elem_id="tp-workshop-found", render=False)
         with gr.Accordion("Get a dataset from the Hugging Face Hub, or a file from the web", open=False):
@@ -57,28 +63,34 @@ class DataTab:
         self._data = gr.Dropdown([], label="Dataset", allow_custom_value=True, elem_id="tp-workshop-name")
         with gr.Accordion("Look at it and clean it"):
             self._draw_cleaning()
+        with gr.Accordion("Split it, or convert it to another form", open=False):
+            self._draw_splitting()
         with gr.Accordion("Let the model write: pairs, notes, an exam", open=False):
             pairs_stop, study_stop = self._draw_writing()
         self._status.render()
         self._found.render()
+        self._connect_reading()
         with gr.Accordion("Map", open=False):
             map_stop = MapPanel(context, self._data).stop_button
         self.stop_buttons = (pairs_stop, study_stop, map_stop)
         for opened in ([tab.select, page_load()], got.then):
             refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
+        refresh_choices([tab.select, page_load()], self._recipe, self._list_recipes)
+
+    def _button(self, label: str, name: str, **options: Any) -> gr.Button:
+        return gr.Button(label, elem_id=f"tp-{name}", **{"interactive": self._enabled, **options})
 
     def _draw_source(self) -> Any:
         """Draw what to get and from where; return the event of getting it."""
         self._source = dict[str, gr.Textbox]()
         with gr.Row():
-            for key, (label, help_text) in SOURCE_BOXES.items():
-                style = {"max_lines": 1, "scale": 2 if key == "from" else 1, "elem_id": f"tp-dataset-{key}"}
-                self._source[key] = gr.Textbox(label=label, info=help_text, **style)
+            for key, (label, info) in SOURCE_BOXES.items():
+                self._source[key] = text_box(label, info, f"dataset-{key}", scale=2 if key == "from" else 1)
             self._rows = gr.Number(
                 0, precision=0, label="First rows", info="0 gets all.", elem_id="tp-dataset-rows"
             )
         with gr.Row(elem_classes="tp-buttons"):
-            get_button = gr.Button("Get it", interactive=self._enabled, elem_id="tp-dataset-get")
+            get_button = self._button("Get it", "dataset-get")
             get_stop = StopButton(self._context, "dataset", "tp-dataset-stop", on_model=False)
         status = gr.HTML(elem_id="tp-dataset-said", elem_classes="tp-said")
         get_stop.connect(status)
@@ -88,70 +100,76 @@ class DataTab:
     def _draw_cleaning(self) -> None:
         self._steps = gr.CheckboxGroup(list(STEPS), value=DEFAULT_STEPS, label="Drop", elem_id="tp-workshop-steps")
         with gr.Row():
-            options: dict[str, Any] = {
-                "label": "Phrases",
-                "info": "Drop rows whose reply has one, one in each line.",
-            }
-            self._phrases = gr.Textbox(lines=2, elem_id="tp-workshop-phrases", **options)
+            info = "Drop rows whose reply has one, one in each line."
+            self._phrases = text_box("Phrases", info, "workshop-phrases", lines=2, max_lines=20)
             self._sentences = gr.Checkbox(False, label="Drop only the sentence with a refusal or phrase")
         with gr.Row():
-            help_text = "Keep only these, such as en, de. Empty keeps all."
-            self._languages = gr.Textbox(
-                max_lines=1, label="Languages", info=help_text, elem_id="tp-workshop-languages"
-            )
+            info = "Keep only these, such as en, de. Empty keeps all."
+            self._languages = text_box("Languages", info, "workshop-languages")
             self._least = gr.Number(0, precision=0, label="Minimum words", elem_id="tp-workshop-least")
-            help_text = "0 sets no limit."
-            self._most = gr.Number(
-                0, precision=0, label="Maximum words", info=help_text, elem_id="tp-workshop-most"
-            )
-        help_text = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
-        self._out = gr.Textbox(label="Cleaned copy", info=help_text, max_lines=1, elem_id="tp-workshop-out")
+            options: dict[str, Any] = {"precision": 0, "info": "0 sets no limit."}
+            self._most = gr.Number(0, label="Maximum words", elem_id="tp-workshop-most", **options)
+            options = {"allow_custom_value": False, "elem_id": "tp-workshop-recipe"}
+            options["info"] = "Of an earlier cleaned copy. It replaces all of the above."
+            self._recipe = gr.Dropdown([("(none)", "")], value="", label="Recipe", **options)
+        info = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
+        self._out = text_box("Cleaned copy", info, "workshop-out")
         with gr.Row(elem_classes="tp-buttons"):
-            look_button = gr.Button("Look", elem_id="tp-workshop-look")
-            try_button = gr.Button("Show what is dropped", elem_id="tp-workshop-try")
-            write_button = gr.Button(
-                "Write cleaned copy", variant="primary", interactive=self._enabled, elem_id="tp-workshop-write"
-            )
+            self._read_buttons: dict[Step, gr.Button] = {
+                "look": self._button("Look", "workshop-look", interactive=True),
+                "try": self._button("Show what is dropped", "workshop-try", interactive=True),
+                "clean": self._button("Write cleaned copy", "workshop-write", variant="primary"),
+            }
+            self._reading_stop = StopButton(self._context, "cleaning", "tp-workshop-halt", on_model=False)
+
+    def _draw_splitting(self) -> None:
+        with gr.Row():
+            options: dict[str, Any] = {"minimum": 0, "maximum": 1, "info": "Nothing of it is in the other file."}
+            self._share = gr.Number(0.1, label="Validation share", elem_id="tp-workshop-share", **options)
+            info = "A new folder in training/datasets, for train.jsonl and validation.jsonl."
+            self._folder = text_box("Folder", info, "workshop-folder")
+            self._form = gr.Dropdown(list(FORMS.items()), value="", label="Form", elem_id="tp-workshop-form")
+            info = "A new .jsonl in training/datasets, with all rows in this form."
+            self._converted = text_box("Converted copy", info, "workshop-converted")
+        with gr.Row(elem_classes="tp-buttons"):
+            self._read_buttons["split"] = self._button("Split", "workshop-split")
+            self._read_buttons["convert"] = self._button("Convert", "workshop-convert")
+
+    def _connect_reading(self) -> None:
+        """Connect the buttons of what reads the dataset and asks nothing of the model."""
         recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
-        inputs, outputs, clears = {self._data, self._out, *recipe}, [self._status, self._found], {self._found: ""}
-        for button, handler, what in (
-            (look_button, self._on_look, "Looking at the dataset"),
-            (try_button, self._on_try, "Reading the dataset"),
-            (write_button, self._on_write, "Cleaning"),
-        ):
-            add_handler(button.click, handler, inputs, outputs, what=what, clears=clears)
+        outputs = {self._out, self._share, self._folder, self._form, self._converted, self._recipe}
+        inputs, clears = {self._data, *recipe, *outputs}, {self._found: ""}
+        for step, button in self._read_buttons.items():
+            handler, shown = partial(self._on_read, step), [self._status, self._found]
+            add_handler(button.click, handler, inputs, shown, what=str(button.value), clears=clears)
+        self._reading_stop.connect(self._status)
 
     def _draw_writing(self) -> tuple[StopButton, StopButton]:
         """Draw what the model writes on the dataset; return the Stop buttons of pairs and of notes."""
-        help_text = "A new name in training/datasets: the author of a text against the model, to train on."
-        self._pairs = gr.Textbox(label="Pairs", info=help_text, max_lines=1, elem_id="tp-pairs-out")
+        info = "A new name in training/datasets: the author of a text against the model, to train on."
+        self._pairs = text_box("Pairs", info, "pairs-out")
         with gr.Row(elem_classes="tp-buttons"):
-            pairs_button = gr.Button("Write pairs", interactive=self._enabled, elem_id="tp-pairs")
+            pairs_button = self._button("Write pairs", "pairs")
             pairs_stop = StopButton(self._context, "pairs", "tp-pairs-stop")
         with gr.Row():
-            help_text = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
-            self._notes = gr.Textbox(label="Notes", info=help_text, max_lines=1, elem_id="tp-workshop-notes")
-            help_text = "Links are about two passages with one name. Briefs say who, where and what happens."
-            kinds: dict[str, Any] = {"label": "Kinds of notes", "info": help_text}
-            self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], **kinds)
+            info = "A new .jsonl in training/datasets, or one to resume. You can edit its rows."
+            self._notes = text_box("Notes", info, "workshop-notes")
+            info = "Links are about two passages with one name. Briefs say who, where and what happens."
+            self._kinds = gr.CheckboxGroup([*NOTE_KINDS], value=["questions"], label="Kinds of notes", info=info)
             self._minutes = gr.Number(10, label="Minutes", minimum=0, elem_id="tp-workshop-minutes")
-            help_text = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
-            self._exam = gr.Textbox(label="Exam", info=help_text, max_lines=1, elem_id="tp-workshop-exam")
+            info = "A .jsonl of questions that are not in the notes. Choose it as Exam of a run."
+            self._exam = text_box("Exam", info, "workshop-exam")
         with gr.Row(elem_classes="tp-buttons"):
-            exam_button = gr.Button("Write exam", interactive=self._enabled, elem_id="tp-workshop-write-exam")
-            study_button = gr.Button("Take notes", interactive=self._enabled, elem_id="tp-workshop-study")
+            exam_button = self._button("Write exam", "workshop-write-exam")
+            study_button = self._button("Take notes", "workshop-study")
             study_stop = StopButton(self._context, "study", "tp-workshop-stop")
         inputs: set[Any] = {self._data, self._pairs}
         add_handler(pairs_button.click, self._on_pairs, inputs, self._status, what="Writing pairs")
-        inputs, outputs = (
-            {self._data, self._notes, self._kinds, self._minutes, self._exam},
-            [self._status, self._found],
-        )
-        for button, handler, what in (
-            (study_button, self._on_study, "Taking notes"),
-            (exam_button, self._on_exam, "Writing an exam"),
-        ):
-            add_handler(button.click, handler, inputs, outputs, what=what, clears={self._found: ""})
+        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam}
+        options: dict[str, Any] = {"outputs": [self._status, self._found], "clears": {self._found: ""}}
+        add_handler(study_button.click, self._on_study, inputs, what="Taking notes", **options)
+        add_handler(exam_button.click, self._on_exam, inputs, what="Writing an exam", **options)
         for stop_button in (pairs_stop, study_stop):
             stop_button.connect(self._status)
         return pairs_stop, study_stop
@@ -173,33 +191,52 @@ class DataTab:
             notes += markup.join(markup.paragraph(event.text) for event in events if isinstance(event, Note))
             yield notes + status
 
-    def _on_look(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-        from ...data import workshop
+    async def _on_read(self, step: Step, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
+        """Read the dataset, show what is found, and write a copy where the step has one."""
+        from ...data import workshop  # with half of the program: the tab is drawn without
+        from ...data.rows import load_refusal_phrases
 
-        dataset, _, refusals = self._read(inputs)
-        yield markup.paragraph(f"Looking at {dataset.path.name} ...", quiet=True), ""
-        overview = workshop.look_at(dataset, workshop.EVERYTHING, refusals)
-        lines = [line for line in overview.lines() if not line.startswith(" ")]
-        yield "", markup.bullets(lines) + examples_html(overview.found.examples)
+        folders, path = self._context.host.folders, self._chosen_dataset(inputs)
+        recipe, refusals = self._chosen_recipe(inputs), load_refusal_phrases(folders)
+        box = {"clean": self._out, "split": self._folder, "convert": self._converted}.get(step)
+        name = str(inputs[box] or "").strip() if box else ""
+        if box and not name:
+            raise DataError(f"Enter a name under {box.label}.")
+        out = safe_paths.descendant(folders.datasets, name, str(box.label), refusal=DataError) if box else None
+        found = list[workshop.Cleaned | workshop.Overview]()
 
-    def _on_try(self, inputs: Mapping[Any, Any], out: str = "") -> Iterator[tuple[str, str]]:
-        from ...data import workshop
+        def read(job: Job) -> JobEnded:
+            def report(records: int) -> None:
+                if job.control.asked(Request.STOP):
+                    raise StoppedError("Stopped. Nothing was written.")
+                job.log.append(Stage(text=f"Reading {path.name}: {records:,} records"))
 
-        dataset, recipe, refusals = self._read(inputs)
-        yield markup.paragraph(f"Reading {dataset.path.name} ...", quiet=True), ""
-        folder = self._context.host.folders.datasets
-        path = safe_paths.descendant(folder, out, "Cleaned copy", refusal=DataError) if out else None
-        result = workshop.clean_dataset(dataset, recipe, refusals, path)
-        lines = [line for line in result.lines() if not line.startswith(" ")]
-        said = f"{out} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
-        yield markup.paragraph(said), markup.bullets(lines) + examples_html(result.examples)
+            dataset = workshop.Dataset(path, report=report)
+            match step, out:
+                case "look", _:
+                    found.append(workshop.look_at(dataset, workshop.EVERYTHING, refusals))
+                case "split", Path():
+                    found.append(workshop.split_dataset(dataset, float(inputs[self._share] or 0), 42, out))
+                case "convert", Path():
+                    found.append(workshop.convert_dataset(dataset, inputs[self._form] or None, out))
+                case _:
+                    found.append(workshop.clean_dataset(dataset, recipe, refusals, out))
+            said = (
+                f"{name} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
+            )
+            if step == "split":
+                said = (
+                    f"A run takes {name}/train.jsonl as Dataset and {name}/validation.jsonl as Evaluation dataset."
+                )
+            return JobEnded(outcome="finished", text=said)
 
-    def _on_write(self, inputs: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-        self._context.check_writable()
-        out = str(inputs[self._out] or "").strip()
-        if not out:
-            raise DataError("Enter a name under Cleaned copy.")
-        yield from self._on_try(inputs, out)
+        options: dict[str, Any] = {"on_model": False, "writes": out is not None}
+        async for status, _ in self._context.follow_job("cleaning", f"Reading {path.name}", read, **options):
+            yield status, ""
+        for result in found:
+            lines = [line for line in result.lines() if not line.startswith(" ")]
+            cleaned = result if isinstance(result, workshop.Cleaned) else result.found
+            yield status, markup.bullets(lines) + examples_html(cleaned.examples)
 
     async def _on_pairs(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         """Let the model write against the author of the text; each time the table grows."""
@@ -225,30 +262,34 @@ class DataTab:
         self, inputs: Mapping[Any, Any], box: gr.Textbox, kinds: tuple[str, ...], **more: Any
     ) -> AsyncIterator[tuple[str, str]]:
         """Let the model write on the dataset into the file that is named in the box."""
-        host, name = self._context.host, str(inputs[self._data] or "").strip()
+        host, data = self._context.host, self._chosen_dataset(inputs)
         out = str(inputs[box] or "").strip()
-        if not (name and out.endswith(".jsonl") and kinds):
-            raise DataError(f"Choose a dataset and kinds of notes. {box.label} needs a name with .jsonl.")
-        (entry,) = dataset_index.find_datasets([name], host.folders)
+        if not (out.endswith(".jsonl") and kinds):
+            raise DataError(f"Choose kinds of notes. {box.label} needs a name with .jsonl.")
         path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
-        request = StudyRequest(str(entry.path), path, kinds, **more)
+        request = StudyRequest(str(data), path, kinds, **more)
         found, work = Markup(), partial(self._context.engine.study, request, host)
-        async for status, events in self._context.follow_job("study", f"{box.label} on {name}", work):
+        async for status, events in self._context.follow_job("study", f"{box.label} on {data.name}", work):
             for event in events:
                 if isinstance(event, NotesTaken):
                     lines = [f"{count:,} dropped: {reason}" for reason, count in event.dropped.items()]
                     found = markup.bullets(lines) + examples_html(event.examples)
             yield status, found
 
-    def _read(self, inputs: Mapping[Any, Any]) -> tuple[workshop.Dataset, workshop.Recipe, tuple[str, ...]]:
-        """The dataset, the recipe and the refusals that the tab asks for."""
-        from ...data import workshop  # with half of the program: the tab is drawn without
-        from ...data.rows import load_refusal_phrases
-
-        folders, name = self._context.host.folders, str(inputs[self._data] or "").strip()
+    def _chosen_dataset(self, inputs: Mapping[Any, Any]) -> Path:
+        name = str(inputs[self._data] or "").strip()
         if not name:
             raise DataError("Choose a dataset first.")
-        (entry,) = dataset_index.find_datasets([name], folders)
+        (entry,) = dataset_index.find_datasets([name], self._context.host.folders)
+        return entry.path
+
+    def _chosen_recipe(self, inputs: Mapping[Any, Any]) -> workshop.Recipe:
+        """The recipe of the menu, or what the tab asks for."""
+        from ...data import workshop
+
+        if name := str(inputs[self._recipe] or ""):
+            folder = self._context.host.folders.datasets
+            return workshop.read_recipe(safe_paths.child(folder, name, "Recipe", refusal=DataError))
         values: dict[str, Any] = {}
         for step in inputs[self._steps] or ():
             values |= STEPS.get(step, {})
@@ -258,7 +299,12 @@ class DataTab:
         values["phrases"] = list(filter(None, map(str.strip, str(inputs[self._phrases] or "").splitlines())))
         values["languages"] = str(inputs[self._languages] or "").replace(",", " ").lower().split()
         values |= {"min_words": int(inputs[self._least] or 0), "max_words": int(inputs[self._most] or 0)}
-        return workshop.Dataset(entry.path), workshop.check_recipe(values, "Drop"), load_refusal_phrases(folders)
+        return workshop.check_recipe(values, "Drop")
+
+    def _list_recipes(self) -> list[tuple[str, str]]:
+        names = sorted(path.name for path in usable_entries(self._context.host.folders.datasets))
+        recipes = [name for name in names if name.endswith(unsupported.RECIPE_SUFFIX)]
+        return [("(none)", ""), *((name.removesuffix(unsupported.RECIPE_SUFFIX), name) for name in recipes)]
 
 
 def examples_html(examples: Mapping[str, Sequence[str]]) -> Markup:

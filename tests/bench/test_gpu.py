@@ -30,7 +30,7 @@ def test_no_library_is_imported_before_unsloth_which_has_to_come_first():
 
 
 def test_a_layer_starts_less_than_half_of_the_operations_of_plain_peft():
-    counted = json.loads(run("kernels.py", "--json").stdout)
+    counted = json.loads(run("operations.py", "--json").stdout)
     assert counted["operations_per_layer"] <= 110 < 2 * 110 <= counted["plain"]
     # transformers reads whether the positions of a row begin again; nothing of ours waits within a batch
     assert sum(counted["waits"].values()) == 1

@@ -162,3 +162,14 @@ def test_the_report_contains_all_of_it(tmp_path):
     report = check(tmp_path / "b", CHAPTERS, cutoff=64)
     (line,) = (line for line in report.text().splitlines() if line.startswith("Suggestion: hard_cut"))
     assert line.startswith(r"Suggestion: hard_cut = \nChapter. a.txt: 'Chapter' appears 3 times")
+
+
+def test_the_recipe_of_a_cleaned_dataset_is_named(tmp_path):
+    rows = [chat("Hi", "No.")] * 3
+    recipe = {"a.json.recipe.json": '{"near_duplicates": 0.8, "min_words": 2, "applied": {"kept": 3}}'}
+    notes = prepare_rows(tmp_path / "a", CHATML, {"a.json": rows, **recipe}, data=["a.json"]).report.notes
+    assert "a.json was cleaned: min_words=2, near_duplicates=0.8" in notes
+    damaged = {"a.json": rows, "a.json.recipe.json": "{"}
+    assert not any(
+        "cleaned" in each for each in prepare_rows(tmp_path / "b", CHATML, damaged, data=["a.json"]).report.notes
+    )

@@ -7,10 +7,11 @@ import json
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.findings import texts
-from training_pro.core.jobs import ExamAsked, Job, SectionScore
+from training_pro.core.jobs import ExamAsked, Job, Request, SectionScore
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.run import RunView
 from training_pro.records.folder import REPORT, run_files
+from training_pro.tests.engine.watching import asking, at, stopping_at
 
 QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
 
@@ -27,7 +28,7 @@ def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
     values = {"data": ["q.jsonl"], "exam": ["exam.jsonl"], "epochs": 40, "rank": 64, "train_head": True}
     report = PeftEngine().check(place.settings(**values), place.host())
     assert any(
-        "2 of its 2 questions are in the training data" in text for text in texts(report.findings, "advice")
+        "2 rows of the training data ask one of its questions" in text for text in texts(report.findings, "advice")
     )
     job = Job("training", "a test")
     place.train(job=job, **values, batch_size=1, schedule="constant", warmup_steps=0)
@@ -48,6 +49,16 @@ def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
     assert [event.sections for event in asked_in(job)] == [first.sections, last.sections]
     assert run_files.read_exams(place.lora())[-2:] == asked_in(job) and place.weights() == weights
     assert "0 without a LoRA, 2 with the LoRA a" in ended.text
+
+
+def test_a_run_that_is_stopped_is_asked_its_exam_at_the_end_too(place):
+    place.write("exam.jsonl", json.dumps({"instruction": QUESTIONS[0][0], "output": QUESTIONS[0][1]}))
+    job = stopping_at(3)
+    place.train(job=job, exam=["exam.jsonl"], epochs=9)
+    assert [event.step for event in asked_in(job)] == [0, 3]
+    job = at({3: asking(Request.DISCARD)})
+    place.train(job=job, name="b", exam=["exam.jsonl"], epochs=9)
+    assert [event.step for event in asked_in(job)] == [0]
 
 
 def test_a_missing_exam_is_told_before_a_run_begins(place):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from training_pro.core.jobs import JobEnded, NotesTaken, Session
+from training_pro.core.jobs import JobEnded, NotesTaken, Request, Session
 from training_pro.data.workshop import mapping
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import DataTab
@@ -48,6 +48,38 @@ def test_a_copy_is_written_once_with_the_steps_of_the_tab(page, folders):
     replies = [json.loads(line)["response"] for line in (folders.datasets / "new.jsonl").read_text().splitlines()]
     assert replies == ["Ada.", "Ada."] and (folders.datasets / "new.jsonl.recipe.json").exists()
     assert "exists already" in page.press("workshop-write")["workshop-said"]
+    # The next dataset is cleaned by the recipe of that copy, whatever the steps of the tab are.
+    named = {"workshop-recipe": "new.jsonl.recipe.json", "workshop-steps": [], "workshop-phrases": ""}
+    assert "empty_replies: 1 dropped" in page.press("workshop-try", **named)["workshop-found"]
+    assert "is a path" in page.press("workshop-try", workshop_recipe="../new.jsonl.recipe.json")["workshop-said"]
+
+
+def test_a_dataset_is_split_and_converted(page, folders):
+    page.fill(workshop_form="messages", workshop_share=0.4, workshop_folder="parts")
+    shown = page.press("workshop-convert", workshop_converted="chats.jsonl")
+    assert "chats.jsonl is written" in shown["workshop-said"] and "1 dropped" in shown["workshop-found"]
+    assert len((folders.datasets / "chats.jsonl").read_text().splitlines()) == 3
+    shown = page.press("workshop-split")
+    assert "train.jsonl: " in shown["workshop-found"] and "parts/train.jsonl as Dataset" in shown["workshop-said"]
+    assert {path.name for path in (folders.datasets / "parts").iterdir()} == {"train.jsonl", "validation.jsonl"}
+    assert "Enter a name under Folder." in page.press("workshop-split", workshop_folder="")["workshop-said"]
+
+
+def test_reading_shows_how_far_it_is_and_can_be_stopped(folders):
+    session = Session()
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), object(), session))
+    lines = (json.dumps({"text": f"{number} geese"}) + "\n" for number in range(60_000))
+    (folders.datasets / "rows.jsonl").write_text("".join(lines))
+    page.fill(workshop_name="rows.jsonl", workshop_out="new.jsonl")
+    page.until("workshop-try", lambda shown: "000 records" in shown["workshop-said"])
+    session.latest("cleaning").log.wait_closed()
+
+    def stop():
+        session.latest("cleaning").control.ask(Request.STOP)
+
+    shown = page.until("workshop-write", lambda shown: "Stopped." in shown["workshop-said"], stop)
+    assert "Nothing was written." in shown["workshop-said"]
+    assert [path.name for path in folders.datasets.iterdir()] == ["rows.jsonl"]
 
 
 class Student:

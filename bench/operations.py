@@ -1,6 +1,6 @@
 """How many operations a decoder layer starts in a training step: on a GPU, each is at least one kernel.
 
-    python3 bench/kernels.py [--json] [--names]
+    python3 bench/operations.py [--json] [--names]
 
 Counts forward and backward on the CPU, in bfloat16, for a layer with the shape of SmolLM2-135M and a LoRA of rank
 32 on all linear layers, without gradient checkpointing: the difference between a model of three layers and one of
