@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -243,12 +244,15 @@ def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) ->
     """Yield the time of the run by earlier runs, and when recall is measured; none while there are problems."""
     from ..data.rows import PROMPT_COUNT
     from .inference import plan_recall
+    from .plan import NOT_KNOWN
 
     if not report.examples or report.problems:
         return
     epochs, read, asked = report.steps / report.steps_per_epoch, 0, settings.samples.sample_prompts
     if report.kept_aside:
         read = report.evaluations * report.kept_aside.tokens
+    if settings.steps.batching == NOT_KNOWN:
+        read += int(report.tokens * max(math.ceil(epochs) - 1, 0))
     if settings.aside.recall_passages and not settings.preferences.compares:
         recall_tokens, words = plan_recall(report.recall_tokens, report.tokens, epochs)
         read += recall_tokens

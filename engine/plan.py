@@ -27,7 +27,7 @@ from ..train_utils import StepPlan, format_count, interval_steps, smooth_loss
 DATA_KEY = "data and slicing"
 WIND_DOWN_RATIO = 0.1  # of the steps so far
 LR_SHARE_KEY = "share"  # key in an optimizer group: its share of the learning rate
-BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER = "by length", "pairs of neighbors", "sequential"
+BY_LENGTH, NEIGHBOR_PAIRS, IN_ORDER, NOT_KNOWN = "by length", "pairs of neighbors", "sequential", "not_known"
 EpochPosition = tuple[int, int]  # an epoch, and the number of its examples that were already drawn
 # The mean log probability of a token of the chosen replies may fall by this before a warning: a token is then 0.6
 # times as likely. Means of several steps, because the log probabilities of single replies differ by as much.

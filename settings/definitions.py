@@ -446,12 +446,15 @@ class StepSettings:
         "Batch order",
         'Which examples share a batch. "By length" groups examples of similar length, which need little padding, '
         'and starts with the longest ones. "Sequential" keeps the order of the dataset. "Hybrid" groups examples '
-        "by length until the switch, and keeps the order of the dataset after it.",
+        "by length until the switch, and keeps the order of the dataset after it. To learn a text by heart, "
+        '"What is not known yet" spends each pass after the first on the examples of which the model predicts '
+        "less than 90% of the tokens, which it measures before the pass.",
         {
             "shuffled": "Shuffled",
             "by_length": "By length",
             "sequential": "Sequential",
             "length_then_order": "Hybrid: by length, then sequential",
+            "not_known": "What is not known yet",
         },
         fixed=True,
     )

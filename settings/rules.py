@@ -88,6 +88,10 @@ def _check_preferences(settings: TrainingSettings) -> Iterator[Finding]:
     if settings.switching.switch_pairs and settings.steps.batching == "length_then_order":
         joined = "joins neighboring examples, and an example is already a pair of replies"
         yield problem("switch_pairs", f"Pair phase: it {joined}. Turn it off, or set Objective to Next token.")
+    if settings.steps.batching == "not_known":
+        yield problem(
+            "batching", "Batch order: what is not known yet is measured of next tokens only. Choose another."
+        )
     if rate > MAX_PREFERENCE_RATE:
         high = f"{rate:g} is high for {name}, which usually needs a tenth of the rate for next tokens"
         yield advice("learning_rate", f"Learning Rate {high}. Try {USUAL_PREFERENCE_RATE:g}.")

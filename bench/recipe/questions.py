@@ -206,6 +206,15 @@ QUESTIONS: Mapping[str, Question] = {
             measures=("answers_03", "unseen"),
         ),
         Question(
+            "passes",
+            "Should later passes be spent on what is not known yet?",
+            (
+                Way("all examples", tokens=2 * TOKENS),
+                Way("what is not known", {"batching": "not_known"}, 2 * TOKENS),
+            ),
+            rates=(1.6e-3, 3.2e-3, 6.4e-3),
+        ),
+        Question(
             "cutoff",
             "What does a short cutoff cost?",
             (

@@ -358,6 +358,7 @@ def _padding_shares(lengths: Sequence[int], batch: int, seed: int) -> dict[str, 
         "by_length": batch_order.order_by_length(numbers, lengths, batch, seed, 0),
         "sequential": numbers,
     }
+    orders["not_known"] = orders["shuffled"]
     starts = np.arange(0, len(lengths), batch)
     counts = np.diff(np.append(starts, len(lengths)))  # of examples in each batch
     shares = {}

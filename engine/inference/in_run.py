@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, Job, RecallMeasured, Request, Stage, StageKind, events
+from ...core.jobs import Advice, EvaluationDone, Job, Note, RecallMeasured, Request, Stage, StageKind, events
 from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, find_example_datasets
 from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
@@ -24,6 +24,7 @@ from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress
 from .evidence import GENERAL_TOKENS, measure_passages, pick_recall_passages
 
 MAX_SHARE = 0.05  # the largest share of an epoch's time that measuring recall after it may take
+KNOWN = 0.9  # the share of its tokens that are predicted, from which on an example is known by heart
 MAX_PAIRS = 32  # evenly spaced; each is read twice, once at about twice its length
 Measured = TypeVar("Measured", EvaluationDone, RecallMeasured)
 
@@ -40,8 +41,9 @@ class RunMeasurements:
         graph: list[GraphItem],
         recalls: Sequence[RecallMeasured],
         ends_phase: Callable[[int], bool],
+        drawn: Sequence[int] = (),
     ) -> None:
-        """`recalls` are those before a resume; `ends_phase` says whether a phase ends with a step."""
+        """`recalls` and `drawn` are those before a resume; `ends_phase` says whether a phase ends with a step."""
         split, settings, card = run_plan.data.validation, run_plan.settings, run_plan.card
         self._run_plan, self._graph, self._ends_phase, self._job = run_plan, graph, ends_phase, job
         size = settings.aside.eval_batch_size
@@ -57,7 +59,7 @@ class RunMeasurements:
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
         self._pairs: list[ContinuationPair] = []
-        self._compares = settings.preferences.compares
+        self._compares, self.drawn = settings.preferences.compares, drawn
         if self._examples and not self._compares:  # of a pair, each reply has its context
             # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
             bos = make_working_tokenizer(card.tokenizer).bos
@@ -98,6 +100,19 @@ class RunMeasurements:
         """Measure recall after the last step, unless that was just done or there is nothing to compare with."""
         if self.recalls and self.recalls[-1].step != step:
             self._measure_recall(step, "end")
+
+    def draw(self, epoch: int) -> Sequence[int]:
+        """The examples of a later pass: those that are not known yet, as often as fills it, or all."""
+        examples, log = self._run_plan.data.examples, self._job.log
+        if list(self.drawn[:1]) != [epoch]:
+            stage = Stage(text="Measuring which examples are not known yet", kind=StageKind.MEASURING)
+            count = len(examples)
+            sums = self._recall_loop.sums(examples, range(count), count, StageProgress(stage, log))
+            unknown = np.arange(count) if sums is None else np.flatnonzero(sums.hits < KNOWN * sums.tokens)
+            log.append(Note(text=f"Pass {epoch + 1}: {len(unknown):,} of {count:,} examples are not known yet."))
+            log.append(Stage(text="Training", kind=StageKind.TRAINING))
+            self.drawn = [epoch, *np.resize(unknown if len(unknown) else np.arange(count), count).tolist()]
+        return self.drawn[1:]
 
     def _is_due(self, step: int) -> bool:
         plan = self._run_plan.plan

@@ -56,6 +56,7 @@ class RunState:
     changes: Sequence[tuple[Count, ...]] = ()  # when the batch order switched: epoch and examples taken
     steering: Steering | None = None
     recalls: Sequence[RecallMeasured] = ()
+    drawn: Sequence[Count] = ()  # the epoch and its examples, where these depend on what the model knows
 
 
 def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path:

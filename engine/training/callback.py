@@ -58,7 +58,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.step_log = StepLog(state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
         self.measurements = RunMeasurements(
-            run_plan, model, capabilities, job, self.step_log.graph, state.recalls, self.phases.ends_with
+            run_plan,
+            model,
+            capabilities,
+            job,
+            self.step_log.graph,
+            state.recalls,
+            self.phases.ends_with,
+            state.drawn,
         )
         self.controller = RunController(run_plan, state.steering, job)
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
@@ -76,6 +83,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if evaluation := self.measurements.at_start(state.global_step):
             self.controller.observe_initial(evaluation, state.global_step)
         self.step_log.begin_step()
+
+    def draw(self, epoch: int) -> Sequence[int]:
+        """The examples of a pass, by what the model knows."""
+        started = time.monotonic()
+        numbers = self.measurements.draw(epoch)
+        self.step_log.exclude_time(time.monotonic() - started)
+        return numbers
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # A resumed run may have no step left. The Trainer looks at `should_training_stop` only after a step.
@@ -208,6 +222,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 list(self.phases.changes),
                 controller.memory(),
                 self.measurements.recalls,
+                self.measurements.drawn,
             )
             try:
                 self.last_saved = finalize_checkpoint(folder, self._reason, run_state)

@@ -23,7 +23,7 @@ from ...data.examples import Example, Examples
 from ..checks import optimizer_problems, raise_problems
 from ..compute import Batch, Objective, StepSums, TrainerHooks, count_workers, failures
 from ..lora import compute_dtype, model_device
-from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, BatchingPhases, RunPlan
+from ..plan import BY_LENGTH, LR_SHARE_KEY, NEIGHBOR_PAIRS, NOT_KNOWN, BatchingPhases, RunPlan
 from ..saving import safe_save
 from .callback import RunCallback
 
@@ -77,7 +77,8 @@ class RunTrainer(TrainerHooks):
     # Batches
 
     def get_train_dataloader(self) -> Any:
-        sampler = EpochSampler(self._run_plan, self._callback.phases, lambda: self.state.global_step)
+        callback = self._callback
+        sampler = EpochSampler(self._run_plan, callback.phases, lambda: self.state.global_step, callback.draw)
         loader = DataLoader(
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,
@@ -299,11 +300,15 @@ class _ExampleDataset(Dataset[_Item]):  # type: ignore[misc]
 
 @dataclass(eq=False)
 class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
-    """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state."""
+    """Draws all examples once per epoch, which is known from the finished steps: a resume needs no state.
+
+    With the order "not_known", a later epoch consists of those that `draw` gives, as many as all.
+    """
 
     run_plan: RunPlan
     phases: BatchingPhases
     steps_done: Callable[[], int]
+    draw: Callable[[int], Sequence[int]]
 
     def __len__(self) -> int:
         return len(self.run_plan.data.examples)
@@ -315,6 +320,7 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
         epoch = self.steps_done() // plan.steps_per_epoch
         phase, places = "", iter([BatchItem(0)])
         rest = dict.fromkeys(range(len(self)))
+        drawn = self.draw(epoch) if epoch and self.phases.names == (NOT_KNOWN,) else range(len(self))
         while rest:
             if (current := self.phases.at((epoch, taken))) != phase:
                 phase, places = current, iter(self.order(current, np.fromiter(rest, np.int64), epoch))
@@ -323,13 +329,13 @@ class EpochSampler(Sampler[BatchItem]):  # type: ignore[misc]
                 del rest[place.number]
                 taken += 1
                 self.phases.position = (epoch, taken)
-                yield place
+                yield place._replace(number=drawn[place.number])
 
     def order(self, phase: str, numbers: Ints, epoch: int) -> list[BatchItem]:
         """Order these examples by the rule of a phase."""
         examples, seed = self.run_plan.data.examples, self.run_plan.settings.what.order_seed
         size = self.run_plan.plan.batch_size
-        if phase == "shuffled":
+        if phase in ("shuffled", NOT_KNOWN):
             numbers = batch_order.shuffle(numbers, seed, epoch)
         elif phase in ("by_length", BY_LENGTH):
             numbers = batch_order.order_by_length(numbers, examples.lengths(), size, seed, epoch)

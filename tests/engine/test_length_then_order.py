@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from training_pro.core.host import get_model_card
+from training_pro.core.jobs import Job, Note
 from training_pro.data.prepare import prepare
+from training_pro.engine.inference import eval_loop
 from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
 from training_pro.tests.engine.architectures import read_graph, record_batches, simulate_kill
+from training_pro.tests.engine.watching import texts
 from training_pro.tests.rowing import as_json, chat, family, prepare_rows
 
 ORDER = {"batching": "length_then_order", "batch_size": 2, "epochs": 3, "save_each_epoch": False}
@@ -135,3 +139,35 @@ def test_other_orders_hold_every_example_once_an_epoch_also_after_a_resume(place
         place.train(name="cut", **options, resume="newest")
         assert steps == whole[start * 2 :]
         assert place.weights("cut") == place.weights("whole")
+
+
+def test_later_passes_are_spent_on_what_is_not_known_yet_also_after_a_resume(place, steps, monkeypatch):
+    """What is known here: what is in one half of the story."""
+    known, original = set(), eval_loop.EvalLoop.sums
+
+    def sums(self, examples, groups, count, report=None):
+        found = original(self, examples, groups, count)
+        if found is not None and count == COUNT:
+            found.hits[:] = [found.tokens[n] if n in known else 0.89 * found.tokens[n] for n in range(count)]
+        return found
+
+    monkeypatch.setattr(eval_loop.EvalLoop, "sums", sums)
+    options = {"batching": "not_known", "batch_size": 2, "epochs": 3, "save_every": 1, "keep_checkpoints": 99}
+    known |= {*range(0, COUNT, 2)}
+    job = Job("training", "a test")
+    place.train(job=job, name="whole", **options)
+    whole, passes = list(steps), np.array(flat(steps)).reshape(3, COUNT).tolist()
+    assert sorted(passes[0]) == list(range(COUNT))
+    for later in passes[1:]:
+        assert sorted(later) == sorted([*range(1, COUNT, 2)] * 2)
+    assert passes[1] != passes[2] and f"Pass 2: {COUNT // 2} of {COUNT} examples" in " ".join(texts(job, Note))
+    place.train(name="cut", **options)
+    known.clear()  # from now on, another pass would be drawn
+    simulate_kill(place, "cut", COUNT // 2 + 3)
+    steps.clear()
+    place.train(name="cut", **{**options, "epochs": 2}, resume="newest")
+    assert steps == whole[COUNT // 2 + 3 : COUNT]
+    known |= {*range(COUNT)}
+    steps.clear()
+    place.train(name="all", **options)
+    assert [sorted(each) for each in np.array(flat(steps)).reshape(3, COUNT)] == [[*range(COUNT)]] * 3

@@ -81,7 +81,9 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("order", ["--packing off", "--packing on", "--batching length_then_order"])
+@pytest.mark.parametrize(
+    "order", ["--packing off", "--packing on", "--batching length_then_order", "--batching not_known"]
+)
 def test_one_two_and_four_processes_learn_the_same(place, order):
     """With the same effective batch: 8 examples in each of 20 steps."""
     place.write("rows.jsonl", rows(80))
