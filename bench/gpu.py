@@ -51,16 +51,25 @@ from training_pro.bench.gpu_ways import (
     our_settings,
     read_docs,
 )
-from training_pro.bench.simulation import GPUS, MODELS, Setup, llama, model_flops
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Job, ProbeDone
 from training_pro.core.model_shape import ModelShape
 from training_pro.hosts.tiny import make_tiny
 
+
+def llama(hidden: int, layers: int, feed: int, heads: int, kv_heads: int, vocabulary: int) -> ModelShape:
+    """A model with the layers of Llama; its head is not tied to its embeddings."""
+    return ModelShape(hidden, layers, feed, heads, kv_heads, hidden // heads, vocabulary, gated=True, tied=False)
+
+
 SHAPES: Mapping[str, ModelShape] = {
     "tiny": llama(64, 2, 128, 4, 2, 512),
-    **MODELS,
+    "smollm2-1.7b": llama(2048, 24, 8192, 32, 32, 49_152),
+    "llama-3.1-8b": llama(4096, 32, 14336, 32, 8, 128_256),
+    "qwen2.5-32b": llama(5120, 64, 27648, 40, 8, 152_064),
+    "llama-3.1-70b": llama(8192, 80, 28672, 64, 8, 128_256),
 }
+PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12}  # operations per second in bfloat16, by the data sheets
 MEMORY_CASES: Sequence[Mapping[str, Any]] = (
     {"cutoff": 1024, "batch_size": 1},
     {"cutoff": 1024, "batch_size": 4},
@@ -312,12 +321,17 @@ def print_ways(results: Sequence[Measurement], model: str, texts: str) -> None:
 
 
 def mfu(model: str, texts: str, speed: float) -> str:
-    """Share of the GPU's peak that training uses; empty for a GPU or a model that the simulator doesn't know."""
-    gpu = next((gpu for gpu in GPUS.values() if gpu.name.split()[0] in device_name()), None)
-    if gpu is None or model not in MODELS:
-        return ""
+    """Share of the GPU's peak that training uses; empty for a GPU whose peak we don't know."""
+    peak = next((peak for name, peak in PEAKS.items() if name in device_name()), None)
     length = CUTOFF if texts == "long" else CUTOFF // ROWS_PER_BATCH[texts]
-    return f"{speed * model_flops(Setup(model, gpu, rank=RANK, length=length)) / gpu.flops:.1%}"
+    return f"{speed * lora_flops(SHAPES[model], length) / peak:.1%}" if peak else ""
+
+
+def lora_flops(shape: ModelShape, length: int) -> float:
+    """Operations for one token: two for each weight in each direction, causal attention, and the LoRA."""
+    attention = 2 * length * shape.heads * shape.head * shape.layers
+    weights = shape.linear_weights + shape.vocabulary * shape.hidden
+    return 4 * weights + 3 * attention + 6 * shape.lora_weights(RANK)
 
 
 def device_name() -> str:

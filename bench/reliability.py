@@ -5,7 +5,7 @@
 Every test file runs in a process of its own. The short form leaves out the tests marked `long` or `hours`.
 Finished files are kept in the file of pieces, so that the long form can be interrupted: a second call continues
 after them. `--anew` forgets them. A test without the properties of `tests/hardness/conftest.py` is one case.
-Without `--write`, the table is only printed.
+The table is printed, and that of the long form written with `--write`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ import bench_utils
 HOURS = "TRAINING_PRO_HARDNESS_HOURS"  # as in tests/hardness/conftest.py
 PROOFS = bench_utils.ROOT / "tests" / "hardness"
 PAGE = bench_utils.ROOT / "docs" / "reliability.md"
-MARKS = {
-    False: ("<!-- reliability: begin -->", "<!-- reliability: end -->"),
-    True: ("<!-- reliability, long form: begin -->", "<!-- reliability, long form: end -->"),
-}
+MARKS = ("<!-- reliability, long form: begin -->", "<!-- reliability, long form: end -->")
 CASES = dict.fromkeys(("test_readers", "test_records", "test_texts"), "10000")
 """Cases of the long form, by file; the others have theirs in the tests marked `hours`."""
 PAGE_WIDTH = 125  # columns
@@ -71,8 +68,8 @@ def main() -> int:
     rows = [Row(**row) for key in sorted(pieces) if key.endswith(", long") == args.long for row in pieces[key]]
     text = describe(rows, long=args.long)
     print(text)
-    if args.write:
-        write_table(PAGE, text, MARKS[args.long])
+    if args.write and args.long:
+        write_table(PAGE, text, MARKS)
     return int(any(row.failures for row in rows))
 
 
@@ -80,7 +77,9 @@ def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="default: every file in tests/hardness")
     parser.add_argument("--long", action="store_true", help="the long proofs, too; takes hours")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument(
+        "--write", action="store_true", help="with --long, write the table into docs/reliability.md"
+    )
     parser.add_argument("--anew", action="store_true", help="forget the finished pieces")
     pieces = Path(tempfile.gettempdir()) / "training-pro-reliability.json"
     parser.add_argument("--pieces", type=Path, default=pieces, help="finished files; default: %(default)s")

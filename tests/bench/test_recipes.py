@@ -27,7 +27,7 @@ COMPARED = re.compile(
     r"\b(learn|memorize|forget|remember)\w* (more|less|better|worse)\b|\bbest (rate|schedule|rank)\b"
 )
 SAYING = (
-    "README.md", "docs/guide.md", "docs/coming-from.md", "docs/settings.md", "docs/scale.md", "presets/*.json",
+    "README.md", "docs/guide.md", "docs/coming-from.md", "docs/settings.md", "presets/*.json",
     "settings/*.py", "data/report/*.py", "engine/checks.py", "records/report/verdict.py",
 )  # fmt: skip
 """Where sentences could claim what only runs can bear. The tables of docs/benchmarks.md are about speed."""
