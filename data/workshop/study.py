@@ -29,12 +29,16 @@ from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
 PART_CHARS, MIN_PART_CHARS = 1200, 80
 # A note with more than this share of its runs of four words in the passage is a copy; eight words are a quotation.
 RUN, COPIED_SHARE, QUOTED_WORDS = 4, 0.5, 8
+# Of 64 notes of a small model on a novel, 22 had fewer of their telling words in the passage, and spoke of other
+# things. Half of the rest said the same six words twice.
+KNOWN_SHARE, SAID_TWICE = 0.25, 6
 EXAM_ROUNDS = 3  # how often a passage is asked for questions of an exam, if all of its notes are dropped
 # 'one' is mostly no number
 NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=2)}
 OUTSIDE_VIEW = re.compile(
-    r"\b(?:this|the|above|given) (?:passage|text|excerpt|paragraph|author|narrator|story|article)s?\b"
+    r"\b(?:(?:this|the|above|given|original) (?:passage|text|excerpt|paragraph|sentence|author|narrator|story"
+    r"|article)s?|the above|the words|example of an?)\b"
 )
 SENTENCE_START = re.compile(r"(?:^|[.!?:;\n…])[\s\"'“”‘’(*_-]*$")
 
@@ -250,7 +254,7 @@ def fault_of(task: Task, note: Note, refusals: Iterable[str]) -> str:
     language, own = find_language(note.written), find_language(source)
     if language and own and language != own:
         return "in another language"
-    if len(words) > 5 * RUN and len({*pairwise(words)}) < len(words) / 2:
+    if len(_runs(words, SAID_TWICE)) <= len(words) - SAID_TWICE:
         return "says the same again and again"
     runs = _runs(words, RUN)
     if runs & _runs(_words(KINDS[task.kind].ask), RUN):
@@ -262,9 +266,12 @@ def fault_of(task: Task, note: Note, refusals: Iterable[str]) -> str:
         return "a name that is not in the passage"
     if any(word.isdigit() and word not in source_words for word in words):
         return "a number that is not in the passage"
+    asked, answer = _words(note.prompt), _words(note.reply)
+    about = asked if task.kind == "questions" else words
+    telling = {word.rstrip("s") for word in about if len(word) > 3 and word not in COMMON_WORDS["en"].split()}
+    if len(telling & known) < KNOWN_SHARE * len(telling):
+        return "about nothing in the passage"
     if task.kind == "questions":
-        asked, answer = _words(note.prompt), _words(note.reply)
-        telling = {word.rstrip("s") for word in asked if len(word) > 3 and word not in COMMON_WORDS["en"].split()}
         if len(telling & known) < 2:
             return "a question about nothing in the passage"
         if {*answer} <= {*asked}:

@@ -46,6 +46,17 @@ def fault(kind, reply, text=TEXT, ended=True):
         ("questions", "Q: What does Stoat serve the climbers?\nA: a plate of roasted chestnuts", "an answer that"),
         ("questions", "Q: What is the hut on Mount Corrin?\nA: the hut", "a question with its answer"),
         ("questions", "Q: What is it?\nA: pea soup", "a question about nothing"),
+        ("summaries", "The speaker feels lonely and wonders about the meaning of human love.", "about nothing in"),
+        (
+            "summaries",
+            "Stoat serves hot pea soup to all. Stoat serves hot pea soup to me.",
+            "says the same",
+        ),
+        (
+            "summaries",
+            "The above is an example of how Stoat serves soup at Corrin.",
+            "speaks of the passage",
+        ),
         ("questions", "Q: Who keeps the hut in the passage?\nA: Emeric Stoat", "speaks of the passage"),
         ("questions", "Emeric Stoat keeps it.", "not in the form"),
         ("summaries", "As an AI, I can't say what Stoat does.", "a refusal"),
@@ -67,7 +78,7 @@ def test_a_note_that_does_not_hold_against_its_passage_is_dropped(kind, reply, r
 
 def test_german_nouns_are_no_invented_names():
     text = "Die Hütte auf dem Berg ist nicht groß, und der Wirt kocht eine Suppe für die Leute von der Post." * 2
-    assert fault("summaries", "Oben im Haus ist der Koch, und er macht das Essen für die Boten.", text) == [""]
+    assert fault("summaries", "Oben auf dem Berg ist der Koch, und er macht Suppe für die Boten.", text) == [""]
 
 
 def test_questions_are_read_from_other_forms_and_what_was_cut_off_is_not_a_note():
