@@ -93,6 +93,12 @@ def _chats_folder(name: str, folders: Folders) -> Path | None:
     return None
 
 
+def is_chats(path: Path) -> bool:
+    """Whether this is a folder of TextGen's own logs, logs/instruct or logs/chat/CHARACTER."""
+    *_, logs, chat, name = ("", "", *path.parts)
+    return path.is_dir() and ((logs, chat) == ("logs", "chat") or (chat, name) == ("logs", INSTRUCT))
+
+
 def find_datasets(names: Sequence[str], folders: Folders) -> list[DatasetEntry]:
     """The datasets of these names; a DataError lists all that were not found."""
     datasets, problems = list[DatasetEntry](), list[str]()

@@ -84,6 +84,8 @@ class Dataset:
 
     @cached_property
     def _row_files(self) -> list[Path]:
+        if dataset_index.is_chats(self.path):  # read as one, with its character
+            return [self.path]
         return [file for file in dataset_index.dataset_files(self.path) if row_files.is_row_file(file)]
 
     @cached_property

@@ -16,6 +16,7 @@ from training_pro.core.jobs import Session
 from training_pro.data import dataset_index
 from training_pro.data.prepare import check_datasets, prepare
 from training_pro.data.readers import row_files
+from training_pro.data.workshop import Dataset
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import data_menu
 from training_pro.records.folder import plan_upload
@@ -153,6 +154,9 @@ def test_the_hosts_own_chats_are_one_dataset_with_the_characters_context(folders
     assert names == ["chats:instruct", "chats:Maren"]
     [entry] = dataset_index.find_datasets(["chats:Maren:50"], folders)
     assert (entry.name, entry.share.percent) == ("chats:Maren", 50)
+    records = [record for record in Dataset(entry.path).records() if not record.problem]
+    roles = [[spot.role for spot in record.spots][:2] for record in records]
+    assert roles and all(each == ["system", "assistant"] for each in roles)  # in the Data tab, too
     assert dataset_index.dataset_name_at("chats:Maren:50", folders) == "chats:Maren:50"
     first, second = conversations(entry.path)
     assert first == second
