@@ -28,6 +28,7 @@ import bench_utils
 MODELS = bench_utils.ROOT / "user_data" / "models"
 RESULTS = bench_utils.ROOT / "bench" / "recipe_data" / "runs.csv"
 FIRST_GUESS_SECONDS = 300.0
+PREFERENCES = "## What do preferences teach?"
 
 
 def main() -> None:
@@ -142,7 +143,10 @@ def write_report(args: argparse.Namespace) -> None:
     sizes = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     drawn = page.draw(made, args.out.parent / "pictures", args.model)
     pictures = {name: f"pictures/{path.name}" for name, path in drawn.items()}
-    args.out.write_text(page.page(made, sizes, pictures, args.model), encoding="utf-8", newline="\n")
+    # What other benchmarks have measured stays at the end of the page.
+    *_, of_others = args.out.read_text(encoding="utf-8").partition(PREFERENCES) if args.out.exists() else ("", "")
+    text = page.page(made, sizes, pictures, args.model) + (f"\n{PREFERENCES}{of_others}" if of_others else "")
+    args.out.write_text(text, encoding="utf-8", newline="\n")
     claimed = page.claims(made, args.model)
     claims = args.results.with_name(f"{args.results.stem}-claims.json")
     claims.write_text(json.dumps(claimed, indent=1) + "\n", encoding="utf-8", newline="\n")
