@@ -137,12 +137,14 @@ class DataTab:
 
     def _connect_reading(self) -> None:
         """Connect the buttons of what reads the dataset and asks nothing of the model."""
-        recipe = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
-        outputs = {self._out, self._share, self._folder, self._form, self._converted, self._recipe}
-        inputs, clears = {self._data, *recipe, *outputs}, {self._found: ""}
+        steps = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
+        copies = {self._recipe, self._out, self._share, self._folder, self._form, self._converted}
+        inputs, clears = {self._data, *steps, *copies}, {self._found: ""}
         for step, button in self._read_buttons.items():
             handler, shown = partial(self._on_read, step), [self._status, self._found]
-            add_handler(button.click, handler, inputs, shown, what=str(button.value), clears=clears)
+            done = add_handler(button.click, handler, inputs, shown, what=str(button.value), clears=clears)
+            if step == "clean":  # its recipe is there now
+                refresh_choices(done.then, self._recipe, self._list_recipes)
         self._reading_stop.connect(self._status)
 
     def _draw_writing(self) -> tuple[StopButton, StopButton]:
@@ -197,7 +199,8 @@ class DataTab:
         from ...data.rows import load_refusal_phrases
 
         folders, path = self._context.host.folders, self._chosen_dataset(inputs)
-        recipe, refusals = self._chosen_recipe(inputs), load_refusal_phrases(folders)
+        recipe = self._chosen_recipe(inputs) if step in ("try", "clean") else workshop.EVERYTHING
+        refusals = load_refusal_phrases(folders)
         box = {"clean": self._out, "split": self._folder, "convert": self._converted}.get(step)
         name = str(inputs[box] or "").strip() if box else ""
         if box and not name:
@@ -214,7 +217,7 @@ class DataTab:
             dataset = workshop.Dataset(path, report=report)
             match step, out:
                 case "look", _:
-                    found.append(workshop.look_at(dataset, workshop.EVERYTHING, refusals))
+                    found.append(workshop.look_at(dataset, recipe, refusals))
                 case "split", Path():
                     found.append(workshop.split_dataset(dataset, float(inputs[self._share] or 0), 42, out))
                 case "convert", Path():
