@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ...data import workshop
 
 EXPLANATION = (
-    "Look at a dataset before you train on it, and write a cleaned copy of it. A file that exists is never "
-    "changed. Raw text is cleaned by paragraphs."
+    "Look at a dataset before you train on it, clean, split or convert it, and let the model write about it. A "
+    "file that exists is never changed. Raw text is cleaned by paragraphs."
 )
 STEPS: Mapping[str, dict[str, Any]] = {
     "Duplicates": {"exact_duplicates": True},
@@ -124,7 +124,7 @@ class DataTab:
 
     def _draw_splitting(self) -> None:
         with gr.Row():
-            options: dict[str, Any] = {"minimum": 0, "maximum": 1, "info": "Nothing of it is in the other file."}
+            options: dict[str, Any] = {"minimum": 0, "maximum": 1, "info": "0.1 keeps a tenth for validation."}
             self._share = gr.Number(0.1, label="Validation share", elem_id="tp-workshop-share", **options)
             info = "A new folder in training/datasets, for train.jsonl and validation.jsonl."
             self._folder = text_box("Folder", info, "workshop-folder")
