@@ -28,9 +28,8 @@ tokens, so the base has one that does not."""
 TOKENS = 36_000
 """What a run trains on: about three passes over a text."""
 RATES = (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-THREE_RATES = RATES[1:4]
-FOUR_RATES = RATES[:4]
-"""With the default rate of 2e-4, which the presets for DEMENTOR have."""
+THREE_RATES = (RATES[1], *RATES[3:])
+"""The lowest is where unseen text is best, and the highest raises the loss on general text by more than 0.3."""
 Measure = Literal["recall_01", "recall_03", "general_50", "unseen", "copied", "answers_03"]
 
 
@@ -148,7 +147,6 @@ QUESTIONS: Mapping[str, Question] = {
             "slicing",
             "Do overlap blocks or DEMENTOR teach more than plain blocks?",
             tuple(_slicings(TOKENS)),
-            rates=FOUR_RATES,
             required=True,
             pictured=True,
         ),
@@ -156,7 +154,6 @@ QUESTIONS: Mapping[str, Question] = {
             "slicing-long",
             "And with twice the tokens, where DEMENTOR reaches every sentence?",
             tuple(_slicings(2 * TOKENS)),
-            rates=FOUR_RATES,
             required=True,
         ),
         Question(

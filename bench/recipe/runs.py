@@ -70,8 +70,8 @@ class Lab:
     host: StandaloneHost
 
     @staticmethod
-    def open(model: Path, folder: Path) -> Lab:
-        host = StandaloneHost(standalone_folders(folder), model=str(model))
+    def open(model: Path, folder: Path, loading: str = "auto") -> Lab:
+        host = StandaloneHost(standalone_folders(folder), model=str(model), loading=loading)
         host.folders.datasets.mkdir(parents=True, exist_ok=True)
         return Lab(host)
 
@@ -109,7 +109,7 @@ class Lab:
             seconds_measured=round(time.monotonic() - trained, 1),
             train_loss=round(steps[-1].smoothed, 5) if steps else None,
             **figures.rounded(),
-            machine=f"{platform.machine()}, {device}",
+            machine=f"{platform.machine()}, {device}, {self.host.model_status().precision}",
             versions=", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft")),
         )
 
