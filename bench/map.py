@@ -1,11 +1,10 @@
-"""How well the map of a dataset finds planted topics and near duplicates, by layer, and how long it takes.
+"""How well the map of a dataset finds planted topics, by layer, and how long it takes.
 
     python3 bench/map.py MODEL [--rows 300] [--time 5000]
 
 The texts are made by rule: all topics share their sentences, and differ in their nouns and verbs. Purity is the
-share of rows that are of the commonest topic of their cluster. One row in six is a copy of an earlier one, with
-5 % of its words replaced: recall is the share of these that is found, and false are other rows taken for copies.
-Seconds are those of the processor.
+share of rows that are of the commonest topic of their cluster. Seconds are those of the processor. Near duplicates
+are found as in cleaning: see cleaning.py.
 """
 
 from __future__ import annotations
@@ -33,19 +32,13 @@ SENTENCES = (
 
 
 def plant(count: int) -> list[tuple[str, str]]:
-    """So many texts of a few sentences, with their topics; every sixth one is a copy with other words."""
+    """So many texts of a few sentences, with their topics."""
     rng, rows = random.Random(0), list[tuple[str, str]]()
     for number in range(count):
         topic = [*TOPICS][number % len(TOPICS)]
         nouns, verbs = (words.split() for words in TOPICS[topic])
         sentences = [rng.choice(SENTENCES) for _ in range(rng.randint(3, 8))]
         text = " ".join(s.format(n=rng.choice(nouns), m=rng.choice(nouns), v=rng.choice(verbs)) for s in sentences)
-        if number % 6 == 5:
-            text, topic = rows[number - 5]
-            words = text.split()
-            for place in rng.sample(range(len(words)), max(1, len(words) // 20)):
-                words[place] = rng.choice(nouns)
-            text = " ".join(words)
         rows.append((text, topic))
     return rows
 
@@ -65,7 +58,7 @@ def main() -> None:
     folder = Path(mkdtemp())
     host = StandaloneHost(standalone_folders(folder), model=str(Path(args.model).resolve()))
     tokenizer, model = host.card().tokenizer, host.loaded_model().model
-    bench_utils.print_table(("rows", "layers", "purity", "clusters", "recall", "false", "seconds"))
+    bench_utils.print_table(("rows", "layers", "purity", "clusters", "seconds"))
     cases = [(args.rows, layer) for layer in (0.25, 0.5, 0.75, 1.0)]
     for number, (count, layer) in enumerate([*cases, *[(args.time, topics.LAYER)] * bool(args.time)]):
         rows, began, out = plant(count), time.process_time(), folder / f"{number}.map.jsonl"
@@ -76,10 +69,8 @@ def main() -> None:
         found = mapping.read_map(out)
         pairs = Counter((row["cluster"], topic) for row, (_, topic) in zip(found.rows, rows, strict=True))
         purity = sum(max(pairs[cluster, topic] for topic in TOPICS) for cluster in found.clusters) / count
-        like = [row["like"] is not None for row in found.rows]
-        recall, false = sum(like[5::6]) / len(like[5::6]), sum(like) - sum(like[5::6])
         seconds = time.process_time() - began
-        figures = f"{purity:.3f} | {len(found.clusters)} | {recall:.2f} | {false} | {seconds:.0f}"
+        figures = f"{purity:.3f} | {len(found.clusters)} | {seconds:.0f}"
         print(f"| {count} | {layer:g} | {figures} |", flush=True)
 
 

@@ -50,7 +50,9 @@ def parse_args() -> argparse.Namespace:
         each.add_argument("--ways", default="", help="names of ways: only these, in all questions that have them")
         each.add_argument("--seeds", type=int, default=3)
     run.add_argument("--model", type=Path, help="folder of a model; the demo model if not given")
-    run.add_argument("--load", default="auto", choices=("auto", "float32", "bfloat16"), help="the same for all runs")
+    run.add_argument(
+        "--load", default="auto", choices=("auto", "float32", "bfloat16"), help="the same for all runs"
+    )
     run.add_argument("--minutes", type=float, help="start no run that would probably not end in time")
     run.add_argument("--threads", type=int)
     run.add_argument("--part", default="1/1", help="2/3: the second of three processes that share the runs")

@@ -348,6 +348,11 @@ class PreferenceSettings:
         return self.objective != "next_token"
 
     @property
+    def from_versions(self) -> bool:
+        """Whether the versions of replies in chats are read as preferences."""
+        return self.compares and self.preferences == "auto"
+
+    @property
     def needs_reference(self) -> bool:
         return self.objective in REFERENCE_OBJECTIVES
 

@@ -10,79 +10,55 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value
+from ...settings.definitions import TrainingSettings
+from .chat_logs import SYSTEM_MESSAGES, THOUGHTS, TOOL_MESSAGES, ConversationError, Turn, as_list, expect, to_table
+from .json_rows import Row, Table, describe_value
 
 # Only the program that made these marks can show them.
 CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
-MESSAGE_SEPARATOR = "\n\n"  # between messages of the same role, once a message between them is dropped
-SYSTEM_MESSAGES, TOOL_MESSAGES, THOUGHTS = "system messages", "tool messages", "thoughts"
 TOOL_PARTS = ("tool_use", "tool_result")
+ReadMessages: TypeAlias = Callable[[Mapping[str, Any], Counter[str]], Iterator[tuple[str, str]]]
 
 
-class ConversationError(ValueError):
-    """A malformed conversation; the message names the part that is wrong."""
+def unpack_chatgpt(table: Table, _: Path, settings: TrainingSettings) -> Table:
+    return to_table(table, "a data export from ChatGPT", partial(_join_turns, _read_chatgpt), settings)
 
 
-def unpack_export(table: Table, column: str) -> Table:
-    """A table of exported conversations, whose messages are in this column, as rows of messages."""
-    description, read_messages = "a data export from Claude", _read_claude
-    if column == "mapping":
-        description, read_messages = "a data export from ChatGPT", _read_chatgpt
+def unpack_claude(table: Table, _: Path, settings: TrainingSettings) -> Table:
+    return to_table(table, "a data export from Claude", partial(_join_turns, _read_claude), settings)
 
-    def rows() -> Iterator[Row]:
-        for row in table.rows():
-            if row.problem:
-                yield row
-                continue
-            left_out: Counter[str] = Counter()
-            turns: list[dict[str, str]] = []
-            try:
-                if column not in row.columns:
-                    missing = f"'{column}' is missing, so this is not a conversation like the others."
-                    raise ConversationError(missing)
-                for role, text in read_messages(row.columns, left_out):
-                    cleaned, citations = CITATION.subn("", text)
-                    left_out["citation marks"] += citations
-                    if not cleaned.strip():
-                        left_out["empty messages"] += 1
-                    elif turns and turns[-1]["role"] == role:
-                        turns[-1]["content"] += MESSAGE_SEPARATOR + cleaned
-                    else:
-                        turns.append({"role": role, "content": cleaned})
-            except ConversationError as error:
-                yield Row(row.number, {}, str(error))
-                continue
-            has_reply = any(turn["role"] == "assistant" for turn in turns)
-            yield Row(row.number, {MESSAGES_COLUMN: turns}, left_out=left_out, without_reply=not has_reply)
 
-    return replace(table, unit="conversation", rows=rows, what=description)
+def _join_turns(read: ReadMessages, row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
+    """A conversation in which successive messages of the same role are one."""
+    turns = list[dict[str, Any]]()
+    for role, text in read(row.columns, left_out):
+        cleaned, citations = CITATION.subn("", text)
+        left_out["citation marks"] += citations
+        if not cleaned.strip():
+            left_out["empty messages"] += 1
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{cleaned}"
+        else:
+            turns.append({"role": role, "content": cleaned})
+    yield list(map(Turn, turns))
 
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The role and text of each message of the branch that was viewed last; what is dropped is counted."""
-    nodes = expect(dict, columns["mapping"], "'mapping'")
-    node_id, branch = columns.get("current_node") if nodes else None, dict[str, Any]()
-    if node_id is None and nodes:
-        named = (node.get("parent") for node in nodes.values() if isinstance(node, dict))
-        parents = {parent for parent in named if isinstance(parent, str)}
-        leaves = [each for each in nodes if each not in parents]
-        if len(leaves) != 1:
-            raise ConversationError(
-                f"'current_node' is missing, and {len(leaves)} messages could be the last one."
-            )
-        node_id = leaves[0]
+    nodes = expect(dict, columns.get("mapping"), "'mapping'")
+    node_id, branch = columns.get("current_node"), dict[str, Any]()
+    if nodes and node_id is None:
+        raise ConversationError("'current_node' is missing, so its last message is not known.")
     # From the last message back to the first: each node names its parent.
     while node_id is not None:
-        if not isinstance(node_id, str) or node_id not in nodes:
-            child = f"'{next(reversed(branch))}' comes after" if branch else "'current_node' is"
-            raise ConversationError(f"{child} {node_id!r}, which is not in 'mapping'.")
-        if node_id in branch:
-            raise ConversationError(f"'{node_id}' is its own ancestor: its chain of parents is circular.")
+        if not isinstance(node_id, str) or node_id not in nodes or node_id in branch:
+            raise ConversationError(f"'mapping' has no or two places for {node_id!r} in this conversation.")
         node = expect(dict, nodes[node_id], f"'{node_id}' in 'mapping'")
         branch[node_id] = node.get("message")
         node_id = node.get("parent")
@@ -109,15 +85,14 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
 
 
 def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    messages = expect(list, columns["chat_messages"], "'chat_messages'")
+    messages = expect(list, columns.get("chat_messages"), "'chat_messages'")
     for number, message in enumerate(messages, start=1):
         sender = expect(dict, message, f"message {number}").get("sender")
         if not isinstance(sender, str) or sender not in SENDER_ROLES:
             raise ConversationError(
                 f"message {number} has the sender {sender!r}. The sender must be human or assistant."
             )
-        for attachments in (message.get("attachments"), message.get("files")):
-            left_out["attachments"] += len(attachments) if isinstance(attachments, list) else 0
+        left_out["attachments"] += len(as_list(message.get("attachments"))) + len(as_list(message.get("files")))
         content, text = message.get("content"), message.get("text")
         if isinstance(content, list) and content:
             kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
@@ -136,11 +111,3 @@ def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
     strings = [text for text in texts if isinstance(text, str)]
     left_out["parts that are not text"] += len(texts) - len(strings)
     return "".join(strings)
-
-
-def expect(kind: type[Any], value: Any, what: str) -> Any:
-    """The value, if it is of this kind."""
-    if not isinstance(value, kind):
-        must = "a list" if kind is list else "a JSON object"
-        raise ConversationError(f"{what} is {describe_value(value)}. It must be {must}.")
-    return value

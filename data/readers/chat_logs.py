@@ -13,20 +13,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.errors import DataError
-from ...core.files import modified_at, safe_paths
+from ...core.files import modified_at, parse_json, safe_paths
+from ...settings.definitions import TrainingSettings
 from ...train_utils import natural_key, size
-from . import text_files
-from .chat_exports import SYSTEM_MESSAGES, THOUGHTS, TOOL_MESSAGES, ConversationError, expect
-from .json_rows import MESSAGES_COLUMN, Row, Table
+from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value
 from .reader_process import MB
 
+SYSTEM_MESSAGES, TOOL_MESSAGES, THOUGHTS = "system messages", "tool messages", "thoughts"
 MAX_LOG_BYTES = 100 * MB  # years of one chat are some 10 MB, and JSON takes five times its size in memory
 NOTHING_SAID = "<|BEGIN-VISIBLE-CHAT|>"  # TextGen writes it as my side of a greeting
 MY_NAME, CHARACTER = "You", "AI"  # TextGen's own defaults, for logs that do not say who talks
@@ -47,14 +46,8 @@ CHARACTER_MACRO = re.compile(r"\{\{char\}\}|<bot>", re.IGNORECASE)
 SAME_SHARE = 0.9
 
 
-class ChatOptions(NamedTuple):
-    """What the user asks of chats; `pairs`: preferences between versions instead of conversations."""
-
-    side: str = "character"
-    my_name: str = ""
-    context: bool = True
-    replace_names: bool = False
-    pairs: bool = False
+class ConversationError(ValueError):
+    """A malformed conversation; the message names the part that is wrong."""
 
 
 class ChatMessage(NamedTuple):
@@ -66,22 +59,25 @@ class ChatMessage(NamedTuple):
     versions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """The turns of a chat, and a message for each; a system message may come before these."""
+class Turn(NamedTuple):
+    """A message as a row has it, and its versions that were not kept."""
 
-    turns: Sequence[ChatMessage]
-    messages: Sequence[Mapping[str, Any]]
+    message: Mapping[str, Any]
+    versions: Sequence[str] = ()
+
+    @property
+    def is_learned(self) -> bool:
+        return self.message["role"] == "assistant" and "train" not in self.message
 
 
-def make_conversation(said: Sequence[ChatMessage], options: ChatOptions, context: str = "") -> Conversation:
+def make_conversation(said: Sequence[ChatMessage], settings: TrainingSettings, context: str = "") -> list[Turn]:
     """All that one side says before the other one answers is one turn; the learned side is the assistant."""
     is_group = len({message.name for message in said if not message.mine}) > 1
-    turns, messages = list[ChatMessage](), list[dict[str, Any]]()
     # The context tells the model to be the character, so it would be wrong where the model learns to be me.
-    if context and options.context and options.side == "character":
-        messages.append({"role": "system", "content": context})
-    for mine, group in groupby(said, key=lambda message: message.mine):
+    is_character = settings.rows.chat_side == "character"
+    has_context = context and settings.rows.chat_context and is_character
+    turns = [Turn({"role": "system", "content": context})] if has_context else []
+    for number, (mine, group) in enumerate(groupby(said, key=lambda message: message.mine)):
         texts, versions, speaker = list[str](), tuple[str, ...](), ""
         for message in group:
             # Among several others, the model must know who speaks.
@@ -90,25 +86,21 @@ def make_conversation(said: Sequence[ChatMessage], options: ChatOptions, context
             versions = tuple(f"{before}{lead}{version}" for version in message.versions)
             texts.append(f"{lead}{message.text}")
             speaker = message.name
-        turns.append(ChatMessage(speaker, mine, "\n".join(texts), versions))
-        role = "assistant" if mine == (options.side == "user") else "user"
-        messages.append({"role": role, "content": turns[-1].text})
-    if turns and messages[-len(turns)]["role"] == "assistant":
+        role = "user" if mine == is_character else "assistant"
         # A greeting is the same in every chat and answers nothing, so the model sees it without learning it.
-        messages[-len(turns)]["train"] = False
-    return Conversation(turns, messages)
+        greets = {"train": False} if role == "assistant" and number == 0 else {}
+        turns.append(Turn({"role": role, "content": "\n".join(texts), **greets}, versions))
+    return turns
 
 
-def preference_rows(conversation: Conversation) -> Iterator[dict[str, Any]]:
+def preference_rows(turns: Sequence[Turn]) -> Iterator[dict[str, Any]]:
     """What was kept of each learned reply, against each version that was swiped away or edited."""
-    messages = conversation.messages
-    for number, turn in enumerate(conversation.turns, start=len(messages) - len(conversation.turns)):
-        if messages[number]["role"] != "assistant" or "train" in messages[number]:
-            continue
-        for version in turn.versions:
-            if not is_correction(turn.text, version):
+    messages = [turn.message for turn in turns]
+    for number, turn in enumerate(turns):
+        for version in turn.versions if turn.is_learned else ():
+            if not is_correction(turn.message["content"], version):
                 rejected = {"role": "assistant", "content": version}
-                yield {"prompt": messages[:number], "chosen": [messages[number]], "rejected": [rejected]}
+                yield {"prompt": messages[:number], "chosen": [turn.message], "rejected": [rejected]}
 
 
 def is_correction(text: str, version: str) -> bool:
@@ -119,10 +111,10 @@ def is_correction(text: str, version: str) -> bool:
     return matcher.quick_ratio() >= SAME_SHARE and matcher.ratio() >= SAME_SHARE
 
 
-Read = Callable[[Row, Counter[str]], Iterable[Conversation]]
+Read = Callable[[Row, Counter[str]], Iterable[Sequence[Turn]]]
 
 
-def to_table(table: Table, what: str, read: Read, options: ChatOptions) -> Table:
+def to_table(table: Table, what: str, read: Read, settings: TrainingSettings) -> Table:
     """The conversations that are read from the rows of a file, as rows of messages or of preferences."""
 
     def rows() -> Iterator[Row]:
@@ -132,13 +124,12 @@ def to_table(table: Table, what: str, read: Read, options: ChatOptions) -> Table
             try:
                 if row.problem:
                     raise ConversationError(row.problem)
-                for conversation in read(row, left_out):
-                    number, messages = number + 1, conversation.messages
-                    if options.pairs:
-                        found = list(preference_rows(conversation))
-                    else:
-                        has_reply = any(each["role"] == "assistant" and "train" not in each for each in messages)
-                        found = [{MESSAGES_COLUMN: messages}] if has_reply else []
+                for turns in read(row, left_out):
+                    number += 1
+                    messages = [turn.message for turn in turns]
+                    found = [{MESSAGES_COLUMN: messages}] * any(turn.is_learned for turn in turns)
+                    if settings.preferences.from_versions:
+                        found = list(preference_rows(turns))
                     for columns in found or [{}]:
                         yield Row(number, columns, left_out=left_out.copy(), without_reply=not found)
                         left_out.clear()  # it is counted once
@@ -149,23 +140,19 @@ def to_table(table: Table, what: str, read: Read, options: ChatOptions) -> Table
     return replace(table, unit="conversation", rows=rows, what=what, private=True)
 
 
-def read_folder(folder: Path, name: str, options: ChatOptions) -> Table:
+def read_folder(folder: Path, name: str, settings: TrainingSettings) -> Table:
     """TextGen's own logs with a character, or those of instruct mode: a conversation in each file."""
-    files, names, context, notes = _log_files(folder), (options.my_name or MY_NAME, CHARACTER), "", list[str]()
+    files, names, context, notes = _log_files(folder), _names(settings), "", list[str]()
     if folder.parent.name == "chat":  # user_data/logs/chat/CHARACTER; the chats of instruct mode have none
         character, context, *notes = _read_character(folder.parents[2] / "characters", folder.name)
         names = (names[0], character)
 
-    def read(row: Row, left_out: Counter[str]) -> Iterator[Conversation]:
-        file = files[row.number - 1]
-        try:
-            said = list(_read_textgen(_load(file), names, left_out))
-        except (ConversationError, DataError) as error:
-            raise ConversationError(f"'{file.name}': {error}") from error
-        yield make_conversation(said, options, _fill_names(context, names))
+    def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
+        said = _read_log(files[row.number - 1], names, left_out)
+        yield make_conversation(said, settings, _fill_names(context, names))
 
     logs = Table(name, "log", lambda: (Row(number, {}) for number in range(1, len(files) + 1)), tuple(notes))
-    return to_table(logs, "your chats in TextGen", read, options)
+    return to_table(logs, "your chats in TextGen", read, settings)
 
 
 def count_replies(folder: Path) -> tuple[int, int]:
@@ -178,8 +165,8 @@ def count_replies(folder: Path) -> tuple[int, int]:
 def _count_in_file(file: Path, modified: float) -> int:
     """The replies of a log, a greeting aside; read again only after it was modified."""
     try:
-        said = list(_read_textgen(_load(file), (MY_NAME, CHARACTER), Counter()))
-    except (ConversationError, DataError):
+        said = _read_log(file, (MY_NAME, CHARACTER), Counter())
+    except ConversationError:
         return 0
     return sum(not message.mine for message in said[1:])
 
@@ -190,15 +177,15 @@ def _log_files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: natural_key(path.name))
 
 
-def _load(file: Path) -> Any:
-    with text_files.open_binary(file, file.name) as stream:
-        content = stream.read(MAX_LOG_BYTES + 1)
-    if len(content) > MAX_LOG_BYTES:
-        raise ConversationError(f"this file is larger than {size(MAX_LOG_BYTES)}, too large for a chat.")
+def _read_log(file: Path, names: tuple[str, str], left_out: Counter[str]) -> list[ChatMessage]:
+    """What was said in one of TextGen's own logs; an error names the file."""
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ConversationError("this file is damaged, or it is not a chat.") from error
+        if file.stat().st_size > MAX_LOG_BYTES:
+            raise ConversationError(f"this file is larger than {size(MAX_LOG_BYTES)}, too large for a chat.")
+        return list(_read_textgen(parse_json(file), names, left_out))
+    except (OSError, ValueError) as error:
+        reason = error if isinstance(error, ConversationError) else "this file is damaged, or it is not a chat."
+        raise ConversationError(f"'{file.name}': {reason}") from error
 
 
 def _read_character(folder: Path, name: str) -> tuple[str, ...]:
@@ -217,14 +204,13 @@ def _read_character(folder: Path, name: str) -> tuple[str, ...]:
         return name, "", f"The character {name} can't be read from {folder}, so its chats have no system message."
 
 
-def unpack_textgen(table: Table, options: ChatOptions) -> Table:
+def unpack_textgen(table: Table, _: Path, settings: TrainingSettings) -> Table:
     """Logs of TextGen that lie among the datasets, away from their characters."""
-    names = (options.my_name or MY_NAME, CHARACTER)
 
-    def read(row: Row, left_out: Counter[str]) -> Iterator[Conversation]:
-        yield make_conversation(list(_read_textgen(row.columns, names, left_out)), options)
+    def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
+        yield make_conversation(list(_read_textgen(row.columns, _names(settings), left_out)), settings)
 
-    return to_table(table, "a chat from TextGen", read, options)
+    return to_table(table, "a chat from TextGen", read, settings)
 
 
 def _read_textgen(log: Any, names: tuple[str, str], left_out: Counter[str]) -> Iterator[ChatMessage]:
@@ -232,24 +218,24 @@ def _read_textgen(log: Any, names: tuple[str, str], left_out: Counter[str]) -> I
     log = expect(dict, log, "the file")
     metadata = log["metadata"] if isinstance(log.get("metadata"), dict) else {}
     for number, exchange in enumerate(expect(list, log.get("internal", log.get("data")), "'internal'")):
-        texts = _list(exchange)[:2]
+        texts = as_list(exchange)[:2]
         if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
             raise ConversationError(f"entry {number + 1} under 'internal' must be two texts, mine and the reply.")
         for text, side, name in zip(texts, ("user", "assistant"), names, strict=True):
             about = metadata.get(f"{side}_{number}")
             about = about if isinstance(about, dict) else {}
-            left_out["attachments"] += len(_list(about.get("attachments")))
-            left_out[TOOL_MESSAGES] += len(_list(about.get("tool_sequence")))
+            left_out["attachments"] += len(as_list(about.get("attachments")))
+            left_out[TOOL_MESSAGES] += len(as_list(about.get("tool_sequence")))
             if text != NOTHING_SAID:
-                others = [each.get("content") for each in _list(about.get("versions")) if isinstance(each, dict)]
+                others = [each.get("content") for each in as_list(about.get("versions")) if isinstance(each, dict)]
                 yield from _message(name, side == "user", text, others, names, left_out)
 
 
-def unpack_sillytavern(table: Table, options: ChatOptions) -> Table:
+def unpack_sillytavern(table: Table, _: Path, settings: TrainingSettings) -> Table:
     """A chat of SillyTavern: the whole file is one conversation."""
 
-    def read(_: Row, left_out: Counter[str]) -> Iterator[Conversation]:
-        said, names = list[ChatMessage](), [options.my_name or MY_NAME, CHARACTER]
+    def read(_: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
+        said, names = list[ChatMessage](), [*_names(settings)]
         for row in table.rows():
             line, text = row.columns, row.columns.get("mes")
             left_out["damaged lines"] += bool(row.problem)
@@ -261,10 +247,10 @@ def unpack_sillytavern(table: Table, options: ChatOptions) -> Table:
             if isinstance(extra, dict):
                 left_out[THOUGHTS] += bool(extra.get("reasoning"))
                 left_out["attachments"] += sum(key in extra for key in ("image", "file", "files", "media"))
-            said += _message(name, is_mine, text, _list(line.get("swipes")), (names[0], names[1]), left_out)
-        yield make_conversation(said, options)
+            said += _message(name, is_mine, text, as_list(line.get("swipes")), (names[0], names[1]), left_out)
+        yield make_conversation(said, settings)
 
-    return to_table(replace(table, rows=lambda: iter([Row(1, {})])), "a chat from SillyTavern", read, options)
+    return to_table(replace(table, rows=lambda: iter([Row(1, {})])), "a chat from SillyTavern", read, settings)
 
 
 def _message(
@@ -286,10 +272,22 @@ def _message(
         left_out["empty messages"] += 1
 
 
+def _names(settings: TrainingSettings) -> tuple[str, str]:
+    return settings.rows.chat_user.strip() or MY_NAME, CHARACTER
+
+
 def _fill_names(text: str, names: tuple[str, str]) -> str:
     # By functions, since a name may have a backslash.
     return CHARACTER_MACRO.sub(lambda _: names[1], MY_MACRO.sub(lambda _: names[0], text))
 
 
-def _list(value: Any) -> list[Any]:
+def expect(kind: type[Any], value: Any, what: str) -> Any:
+    """The value, if it is of this kind."""
+    if not isinstance(value, kind):
+        must = "a list" if kind is list else "a JSON object"
+        raise ConversationError(f"{what} is {describe_value(value)}. It must be {must}.")
+    return value
+
+
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

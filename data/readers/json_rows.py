@@ -48,6 +48,14 @@ CONVERSATION_ID_COLUMNS = (
 # Columns that never hold the texts of a row.
 ID_COLUMNS = {column for names in CONVERSATION_ID_COLUMNS for column in names} - {"conversation", "id"}
 # {"data": {"train": {"rows": [...]}}} has three levels.
+EXPORT_COLUMNS = {
+    "ChatGPT": {"mapping", "current_node"},
+    "Claude": {"chat_messages"},
+    "TextGen": {"internal", "visible"},
+    "older TextGen": {"data", "data_visible"},
+    "SillyTavern": {"is_user", "mes"},
+    "Discord": {"guild", "channel", "messages"},
+}
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 ENDS_TOO_EARLY = "ends too early"
@@ -99,7 +107,7 @@ def read_json(path: Path, name: str) -> Table:
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
     found = [value]
-    if not find_export_column(value):
+    if not find_program(value):
         found = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
         # Columns as pandas writes them: lists of equal length, or objects with the same keys.
         columns = list(value.values())
@@ -240,22 +248,9 @@ def _limit_problem(error: Exception) -> str:
     return "contains a number with thousands of digits. Put it in quotes, or remove it."
 
 
-def find_export_column(columns: Mapping[str, Any]) -> str:
-    """The column that shows that a row is a conversation, or a part of one, as a program exports it; or nothing.
-
-    'chat_messages' and 'mapping': see chat_exports.py; 'internal' and 'mes': chat_logs.py; 'guild': messengers.py.
-    """
-    if isinstance(columns.get("chat_messages"), list):
-        return "chat_messages"
-    if {"internal", "visible"} <= columns.keys() or {"data", "data_visible"} <= columns.keys():
-        return "internal"
-    if {"guild", "channel", "messages"} <= columns.keys():
-        return "guild"
-    if {"is_user", "mes"} <= columns.keys():
-        return "mes"
-    nodes = columns.get("mapping")
-    has_messages = isinstance(nodes, dict) and any(isinstance(n, dict) and "message" in n for n in nodes.values())
-    return "mapping" if has_messages or (nodes is not None and "current_node" in columns) else ""
+def find_program(columns: Mapping[str, Any]) -> str:
+    """The program that exports such a row, as a conversation or a part of one; or nothing."""
+    return next((program for program, needed in EXPORT_COLUMNS.items() if needed <= columns.keys()), "")
 
 
 def _find_lists(node: Mapping[str, Any], depth: int) -> Iterator[list[Any]]:

@@ -12,18 +12,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import DataError
+from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count
-from . import text_files
-from .chat_exports import SYSTEM_MESSAGES, ConversationError, expect
-from .chat_logs import ChatMessage, ChatOptions, Conversation, make_conversation, to_table
+from . import chat_logs, text_files
+from .chat_logs import ChatMessage, ConversationError, Turn, as_list, expect, make_conversation, to_table
 from .json_rows import Row, Table
 
-HEAD_BYTES = 4096
 # After a night or a day at work, people rarely go on with what they were saying.
 PAUSE_SECONDS = 6 * 3600
 DIRECTION_MARKS = "\u200e\u200f\u202a\u202b\u202c\ufeff"
@@ -58,16 +58,14 @@ def is_whatsapp(path: Path) -> bool:
     """Whether a text is a chat exported from WhatsApp, by its first lines."""
     if path.suffix.lower() != ".txt":
         return False
-    try:
-        with path.open("rb") as file:
-            lines = file.read(HEAD_BYTES).decode("utf-8", errors="ignore").lstrip().split("\n")
-    except OSError:  # its reader says why
-        return False
-    found = [WHATSAPP_LINE.match(line) for line in lines]
+    head = b""
+    with suppress(OSError), path.open("rb") as file:  # its reader says why
+        head = file.read(4096)
+    found = list(map(WHATSAPP_LINE.match, head.decode("utf-8", errors="ignore").lstrip().split("\n")))
     return found[0] is not None and any(match and match[7] for match in found)
 
 
-def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
+def read_whatsapp(path: Path, name: str, settings: TrainingSettings) -> Table:
     """The chat in a text that WhatsApp has exported."""
     text, notes = text_files.read_text(path, name)
     entries = list[tuple[re.Match[str], list[str]]]()  # the first line of each message, and all of its text
@@ -85,7 +83,7 @@ def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
     posts, left_out = list[Post](), Counter[str]()
     for found, parts in entries:
         if not found[7]:  # who joined, who called, and that all this is encrypted
-            left_out[SYSTEM_MESSAGES] += 1
+            left_out[chat_logs.SYSTEM_MESSAGES] += 1
             continue
         text, omitted = OMITTED.subn("", "\n".join(parts))
         left_out["attachments and deleted messages"] += omitted
@@ -94,30 +92,29 @@ def read_whatsapp(path: Path, name: str, options: ChatOptions) -> Table:
         if found[6]:  # 12 PM is noon
             hour = hour % 12 + 12 * (found[6].lower() == "p")
         year, month, day = (date[place] for place in order)
-        try:
+        at = math.nan
+        with suppress(ValueError):  # where there is no such day
             at = (datetime(year % 100 + 2000, month, day, hour, minute) - datetime(2000, 1, 1)).total_seconds()
-        except ValueError:  # there is no such day
-            at = math.nan
         if text:
             posts.append(Post(found[7].strip(f"{DIRECTION_MARKS}~ \u202f"), text, at))
 
-    def read(_: Row, counted: Counter[str]) -> Iterator[Conversation]:
+    def read(_: Row, counted: Counter[str]) -> Iterator[list[Turn]]:
         counted.update(left_out)
-        yield from _conversations(posts, name, f"{path.parent.name} {path.stem}", options, counted)
+        yield from _conversations(posts, name, f"{path.parent.name} {path.stem}", settings, counted)
 
     file = Table(name, "file", lambda: iter([Row(1, {})]), notes)
-    return to_table(file, "a chat from WhatsApp", read, options)
+    return to_table(file, "a chat from WhatsApp", read, settings)
 
 
-def unpack_discord(table: Table, path: Path, options: ChatOptions) -> Table:
+def unpack_discord(table: Table, path: Path, settings: TrainingSettings) -> Table:
     """Channels and direct messages that DiscordChatExporter has exported."""
 
-    def read(row: Row, left_out: Counter[str]) -> Iterator[Conversation]:
+    def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
         posts, channel = list(_read_discord(row.columns, left_out)), row.columns.get("channel")
         title = f"{path.stem} {channel.get('name')}" if isinstance(channel, dict) else path.stem
-        yield from _conversations(posts, table.name, title, options, left_out)
+        yield from _conversations(posts, table.name, title, settings, left_out)
 
-    return to_table(table, "a chat from Discord", read, options)
+    return to_table(table, "a chat from Discord", read, settings)
 
 
 def _read_discord(export: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Post]:
@@ -127,34 +124,33 @@ def _read_discord(export: Mapping[str, Any], left_out: Counter[str]) -> Iterator
         if not isinstance(name, str) or not isinstance(text, str):
             raise ConversationError(f"message {number} has no author or no text.")
         if str(message.get("type", "Default")) not in DISCORD_TALK:
-            left_out[SYSTEM_MESSAGES] += 1
+            left_out[chat_logs.SYSTEM_MESSAGES] += 1
             continue
-        attachments = message.get("attachments")
-        left_out["attachments"] += len(attachments) if isinstance(attachments, list) else 0
-        try:
+        left_out["attachments"] += len(as_list(message.get("attachments")))
+        at = math.nan
+        with suppress(ValueError, OverflowError, OSError):
             at = datetime.fromisoformat(str(message.get("timestamp"))).timestamp()
-        except (ValueError, OverflowError, OSError):
-            at = math.nan
         if text.strip():
             yield Post(name.strip(), text.strip(), at, author.get("isBot") is True)
 
 
 def _conversations(
-    posts: Sequence[Post], name: str, title: str, options: ChatOptions, left_out: Counter[str]
-) -> Iterator[Conversation]:
+    posts: Sequence[Post], name: str, title: str, settings: TrainingSettings, left_out: Counter[str]
+) -> Iterator[list[Turn]]:
     """The conversations of a chat, which are divided by long pauses."""
+    my_name = settings.rows.chat_user.strip()
     people = Counter(post.name for post in posts if not post.bot)
-    mine = {person for person in people if person.casefold() == options.my_name.casefold()}
+    mine = {person for person in people if person.casefold() == my_name.casefold()}
     if len(people) > 1:  # among people, a bot plays music or rolls dice
         left_out["messages of bots"] += len(posts) - people.total()
         posts = [post for post in posts if not post.bot]
         # A chat of two is named after the other one: "WhatsApp Chat with Maren.txt".
-        if not options.my_name and len(people) == 2:
+        if not my_name and len(people) == 2:
             mine = {person for person in people if person.casefold() not in title.casefold()}
-    elif not options.my_name and people.total() < len(posts):  # I talk with a bot
+    elif not my_name and people.total() < len(posts):  # I talk with a bot
         mine = set(people)
     if len(mine) != 1:
-        problem = f"has no messages of {options.my_name!r}" if options.my_name else "does not say who you are"
+        problem = f"has no messages of {my_name!r}" if my_name else "does not say who you are"
         listed = ", ".join(f"{who} ({format_count(count, 'message')})" for who, count in people.most_common(10))
         enter = "Enter your name under 'My name in chats'. The file has messages of"
         raise DataError(f"{name} {problem}. {enter}: {listed or 'nobody'}.")
@@ -168,10 +164,10 @@ def _conversations(
     said, earlier = list[ChatMessage](), math.nan
     for who, text, at, _ in posts:
         if at - earlier > PAUSE_SECONDS:
-            yield make_conversation(said, options)
+            yield make_conversation(said, settings)
             said = []
         earlier, shown = at, who
-        if options.replace_names:
+        if settings.rows.chat_names:
             shown, text = persons[who], pattern.sub(lambda found: words[found[0]], text)
         said.append(ChatMessage(shown, who in mine, text))
-    yield make_conversation(said, options)
+    yield make_conversation(said, settings)

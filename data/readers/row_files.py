@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ...settings.columns import Columns
+from ...settings.definitions import TrainingSettings
 from . import binary_rows, chat_exports, chat_logs, csv_rows, messengers, sql_rows, text_files
-from .chat_logs import ChatOptions
-from .json_rows import Table, find_export_column, read_json, read_jsonl
+from .json_rows import Table, find_program, read_json, read_jsonl
 
 READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the others have a process of their own
     ".json": read_json,
@@ -19,7 +19,16 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".csv": csv_rows.read_table,
     ".tsv": csv_rows.read_table,
 }
-FIRST_ROWS = 20  # that show of which program an export is
+DEFAULTS = TrainingSettings()
+FIRST_ROWS = 20  # that show which program has exported them
+EXPORTS: Mapping[str, Callable[[Table, Path, TrainingSettings], Table]] = {
+    "ChatGPT": chat_exports.unpack_chatgpt,
+    "Claude": chat_exports.unpack_claude,
+    "TextGen": chat_logs.unpack_textgen,
+    "older TextGen": chat_logs.unpack_textgen,
+    "SillyTavern": chat_logs.unpack_sillytavern,
+    "Discord": messengers.unpack_discord,
+}
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES, ".sql")
 
@@ -28,13 +37,13 @@ def is_row_file(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES or messengers.is_whatsapp(path)
 
 
-def read_table(path: Path, name: str, columns: Columns, chats: ChatOptions = ChatOptions()) -> Table:  # noqa: B008
+def read_table(path: Path, name: str, columns: Columns, settings: TrainingSettings = DEFAULTS) -> Table:
     """The rows of a file, conversations of an export as chats; `columns` chooses the table of a database.
 
     A folder is one of TextGen's own, with the logs of a character.
     """
     if path.is_dir():
-        return chat_logs.read_folder(path, name, chats)
+        return chat_logs.read_folder(path, name, settings)
     suffix = path.suffix.lower()
     with text_files.open_binary(path, name) as file:
         head = file.read(4096)
@@ -47,19 +56,10 @@ def read_table(path: Path, name: str, columns: Columns, chats: ChatOptions = Cha
     if suffix == ".sql":
         return sql_rows.read_dump(path, name, columns, head)
     if suffix not in READERS:
-        return messengers.read_whatsapp(path, name, chats)
+        return messengers.read_whatsapp(path, name, settings)
     table = READERS[suffix](path, name)
     if suffix in (".csv", ".tsv"):
         return table
     first = islice((row.columns for row in table.rows() if not row.problem), FIRST_ROWS)
-    match next(filter(None, map(find_export_column, first)), ""):
-        case "":
-            return table
-        case "internal":
-            return chat_logs.unpack_textgen(table, chats)
-        case "mes":
-            return chat_logs.unpack_sillytavern(table, chats)
-        case "guild":
-            return messengers.unpack_discord(table, path, chats)
-        case column:
-            return chat_exports.unpack_export(table, column)
+    program = next(filter(None, map(find_program, first)), "")
+    return EXPORTS[program](table, path, settings) if program else table

@@ -16,7 +16,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
 from ..examples import RowSource, label_pairs
-from ..readers import ChatOptions, Row, Table, is_in_use, row_files, shorten, text_files
+from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
@@ -98,14 +98,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     """Read and encode the rows of a file; raises DataError where it has none that can be read."""
     settings, objective = context.settings.rows, context.settings.preferences
     requested = naming.parse_columns(settings.columns)
-    chats = ChatOptions(
-        settings.chat_side,
-        settings.chat_user.strip(),
-        settings.chat_context,
-        settings.chat_names,
-        pairs=objective.compares and objective.preferences == "auto",
-    )
-    table, findings = _rename_columns(row_files.read_table(path, name, requested, chats), requested)
+    table, findings = _rename_columns(row_files.read_table(path, name, requested, context.settings), requested)
     rows = _first_rows(table)
     preferences = find_preferences(rows)
     if rows and objective.compares:

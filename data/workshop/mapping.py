@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import new_files
 from .cleaning import Cleaned
-from .likeness import WORD
+from .likeness import SIMILARITY, WORD, Likeness, Pairs
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages
 
@@ -30,9 +31,7 @@ AXES = 24  # of the directions in which the rows differ most, those that cluster
 SAMPLE, RESTARTS, ROUNDS, SEED = 800, 20, 60, 7
 LARGE = 3.0  # a feature with a deviation of so many times the usual one counts no more than that
 OUTLIER = 3.0  # standard deviations farther from the middle of its cluster than its other rows
-LIKE = 0.93  # the cosine from which two rows are nearly the same: see docs/benchmarks.md
 NAME_WORDS, MIN_LETTERS = 4, 3
-BLOCK = 1000  # rows that are compared with all others at once
 
 
 def read_rows(dataset: Dataset) -> list[tuple[str, Mapping[str, Any]]]:
@@ -62,7 +61,8 @@ def write_map(rows: Sequence[tuple[str, Mapping[str, Any]]], vectors: Vectors, o
     found = _k_means(spread, best, rng)
     numbers = {label: number for number, (label, _) in enumerate(Counter(found.tolist()).most_common(), start=1)}
     labels = np.array([numbers[label] for label in found.tolist()])  # the largest one is number 1
-    names, like = _name_clusters([words for words, _ in rows], labels), _find_like(_normalized(vectors))
+    texts = [words for words, _ in rows]
+    names, like = _name_clusters(texts, labels), _find_like(texts)
     is_outlier: Vectors = np.zeros(len(rows), bool)
     for number in names:
         own = labels == number
@@ -139,15 +139,16 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
     return names
 
 
-def _find_like(vectors: Vectors) -> dict[int, int]:
+def _find_like(texts: Sequence[str]) -> dict[int, int]:
     """Rows that are nearly the same as an earlier one, with the number of that one, counted from 0."""
-    like = {}
-    for start in range(0, len(vectors), BLOCK):
-        block = vectors[start : start + BLOCK]
-        cosines = np.tril(block @ vectors[: start + len(block)].T, start - 1)
-        for n in np.flatnonzero(cosines.max(1) >= LIKE).tolist():
-            like[start + n] = int(cosines[n].argmax())
-    return like
+    pairs, found = Pairs(), dict[int, int]()
+    with suppress(DataError):  # a map is of use without rensa, too
+        earlier = Likeness(SIMILARITY, pairs)
+        pairs.count(texts)
+        for n, text in enumerate(texts):
+            for place in earlier.find(text, str(n))[:1]:
+                found[n] = int(place)
+    return found
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ class TopicMap:
         for number, (name, count) in self.clusters.items():
             yield f"{number}: {count:,} rows ({count / len(self.rows):.0%}): {name}"
         yield f"far from all others of their cluster: {sum(row['outlier'] for row in self.rows):,}"
-        yield f"nearly the same as an earlier one: {sum(row['like'] is not None for row in self.rows):,}"
+        if count := sum(row["like"] is not None for row in self.rows):
+            yield f"nearly the same as an earlier one: {count:,}"
 
 
 def read_map(path: Path) -> TopicMap:

@@ -8,6 +8,7 @@ from .hf_private import TrainerHooks as TrainerHooks
 from .layer_patches import one_call_kernels as one_call_kernels
 from .layer_patches import use_packed_attention as use_packed_attention
 from .lora_layers import patch_lora_layers as patch_lora_layers
+from .loss import Objective as Objective
 from .machine import MachineMonitor as MachineMonitor
 from .machine import apply_machine_settings as apply_machine_settings
 from .machine import compile_layers as compile_layers
@@ -16,7 +17,6 @@ from .machine import keep_saved_tensors_in_ram as keep_saved_tensors_in_ram
 from .machine import layers_of as layers_of
 from .machine import measure_peak as measure_peak
 from .objective import ModelCapabilities as ModelCapabilities
-from .objective import Objective as Objective
 from .objective import StepSums as StepSums
 from .objective import add_neftune_noise as add_neftune_noise
 from .objective import make_objective as make_objective

@@ -8,17 +8,17 @@ capping computes all of them. The loss is the same each way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
 from ...core.host import unwrap_peft
-from ...data.examples import IGNORE_INDEX
+from ...data.examples import IGNORE_INDEX, Example
 from ...train_utils import head_rows
-from .collator import find_supervised
+from .collator import Batch, collate, find_supervised
 from .packed_gguf import PackedLinear, output_weight
 
 # Lifts small probabilities into the range of float16, whose smallest normal number is 6e-5; exact, as a power of
@@ -196,3 +196,25 @@ def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss
     if losses.shape == expected.shape and bool(((expected - losses).abs() <= bound).all()):
         return chunked, ""
     return full, "this model changes the logits after its output layer"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model learns: it makes batches of examples, and losses of batches.
+
+    Whoever calls it sets the mode of the model, the gradients and the autocast, and divides the sum of the losses.
+    """
+
+    loss: LossFunction
+    packed: bool
+    figures: ClassVar[tuple[str, ...]] = ()  # the names of what it measures beside the losses
+
+    def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
+        return collate(examples, joins, in_one_row=self.packed)
+
+    def counted(self, batch: Batch) -> torch.Tensor:
+        """As many labels as the batch has losses."""
+        return batch.labels
+
+    def __call__(self, model: Any, batch: Batch) -> BatchLosses:
+        raise NotImplementedError

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 
 from ...core.errors import SettingsError
-from ...data.examples import Example, ExampleDatasets
+from ...data.examples import ExampleDatasets
 from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
 from . import loss
-from .collator import Batch, collate
-from .loss import BatchLosses, LossFunction
+from .collator import Batch
+from .loss import BatchLosses, LossFunction, Objective
 from .preferences import PreferenceObjective
 
 PROBE_LENGTH = 24
@@ -112,34 +112,12 @@ def _find_leak(model: Any, texts: torch.Tensor) -> str:
     )
 
 
-class Objective(Protocol):
-    """What a model learns: it makes batches of examples, and losses of batches.
-
-    Whoever calls it sets the mode of the model, the gradients and the autocast, and divides the sum of the losses.
-    """
-
-    @property
-    def figures(self) -> tuple[str, ...]: ...  # the names of what it measures beside the losses
-    def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch: ...
-    def counted(self, batch: Batch) -> torch.Tensor: ...  # as many labels as the batch has losses
-    def __call__(self, model: Any, batch: Batch) -> BatchLosses: ...
-
-
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(Objective):
     """Next-token prediction: the losses of the supervised tokens."""
 
-    loss: LossFunction
-    packed: bool
     noise: float = 0.0  # NEFTune's alpha
     embeddings: torch.nn.Module | None = None  # where the noise is added
-    figures: ClassVar[tuple[str, ...]] = ()
-
-    def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
-        return collate(examples, joins, in_one_row=self.packed)
-
-    def counted(self, batch: Batch) -> torch.Tensor:
-        return batch.labels
 
     def __call__(self, model: Any, batch: Batch) -> BatchLosses:
         noise: AbstractContextManager[None] = nullcontext()

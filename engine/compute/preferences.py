@@ -9,7 +9,7 @@ The reference of DPO, IPO and KTO is the same model without its LoRA, so no seco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from ...data.examples import IGNORE_INDEX, Example
+from ...data.examples import IGNORE_INDEX
 from ...settings.definitions import PreferenceSettings
 from ..lora import adapter, evaluation_context
-from .collator import Batch, collate, list_sides
-from .loss import BatchLosses, LossFunction
+from .collator import Batch, list_sides
+from .loss import BatchLosses, Objective
 
 # By how much a chosen reply shall be likelier, in nats per token: gamma / beta of SimPO (Meng et al., 2024).
 SIMPO_TARGET = 0.5
@@ -54,10 +54,6 @@ def _mean_gain_difference(replies: Replies) -> torch.Tensor:
     return gain / replies.tokens - other_gain / replies.other_tokens
 
 
-def _mean_difference(replies: Replies) -> torch.Tensor:
-    return replies.own / replies.tokens - replies.other / replies.other_tokens
-
-
 def _log_odds_ratio(replies: Replies) -> torch.Tensor:
     means = replies.own / replies.tokens, replies.other / replies.other_tokens
     own, other = (mean.clamp(max=MAX_MEAN_LOG_PROB) for mean in means)
@@ -88,21 +84,16 @@ OBJECTIVES: Mapping[str, tuple[Callable[[Replies], torch.Tensor], Loss]] = {
     "ipo": (_mean_gain_difference, lambda margin, beta, _: (margin - 1 / (2 * beta)) ** 2),
     "kto": (_gain_over_shift, lambda margin, beta, _: torch.sigmoid(-beta * margin)),
     "orpo": (_log_odds_ratio, lambda margin, beta, _: -beta * F.logsigmoid(margin)),
-    "simpo": (_mean_difference, lambda margin, *rest: _logistic(margin - SIMPO_TARGET, *rest)),
+    "simpo": (_mean_gain_difference, lambda margin, *rest: _logistic(margin - SIMPO_TARGET, *rest)),
 }
 
 
 @dataclass(frozen=True)
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """Learns from preferences: a loss for each example, which is a pair of replies or a labeled reply."""
 
-    loss: LossFunction  # without label smoothing
-    packed: bool
     settings: PreferenceSettings
     figures: ClassVar[tuple[str, ...]] = ("margin", "preferred", "chosen", "rejected", "distance")
-
-    def collate(self, examples: Sequence[Example], joins: Sequence[bool] = ()) -> Batch:
-        return collate(examples, joins, in_one_row=self.packed)
 
     def counted(self, batch: Batch) -> torch.Tensor:
         # A label for each example, behind the one that some versions of transformers leave out.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -15,14 +16,19 @@ SIZES = {"kitchen": 60, "sea": 40, "court": 30}
 
 @pytest.fixture
 def drawn(tmp_path):
-    """A map of rows in three clouds, of which the last row repeats the first one, and one lies apart."""
+    """A map of rows in three clouds, the last of which repeats the first but for a word; one lies apart."""
     rng = np.random.default_rng(0)
     rows = [(topic, number) for topic, size in SIZES.items() for number in range(size)]
-    texts = [f"The {WORDS[topic]} number {number} of the day" for topic, number in rows]
+    texts = [
+        f"The {WORDS[topic]} number {number} of the day: "
+        + " ".join(f"{topic}{number}{letter}" for letter in "abcdef")
+        for topic, number in rows
+    ]
+    texts[-1] = texts[0].replace("kitchen0f", "and")
     centers = dict(zip(WORDS, rng.normal(size=(3, 40), scale=1.5), strict=True))
     vectors = np.array([centers[topic] for topic, _ in rows]) + rng.normal(size=(len(rows), 40))
     vectors[:, 0] *= 1000  # a feature that would be all that counts
-    vectors[-1], vectors[70] = vectors[0], vectors[70] * 6
+    vectors[-1], vectors[70] = vectors[0], vectors[70] * 6  # a copy but for a word, and one far away
     path = tmp_path / "rows.map.jsonl"
     mapping.write_map([(text, {"text": text, "n": 1.5}) for text in texts], vectors, path)
     return mapping.read_map(path)
@@ -36,6 +42,13 @@ def test_planted_clusters_are_found_by_size_and_named_by_their_words(drawn):
     assert rows[-1]["like"] == 0 and [row["like"] for row in rows[:-1]] == [None] * 129
     assert rows[70]["outlier"] and sum(row["outlier"] for row in rows) <= 4
     assert "nearly the same as an earlier one: 1" in list(drawn.lines())
+
+
+def test_without_rensa_a_map_marks_no_copies_and_does_not_say_that_there_are_none(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    rows = [(text, {"text": text}) for text in ["the same words in each of these rows"] * 20]
+    mapping.write_map(rows, np.ones((20, 8)), tmp_path / "rows.map.jsonl")
+    assert not any("nearly the same" in line for line in mapping.read_map(tmp_path / "rows.map.jsonl").lines())
 
 
 def test_a_share_of_each_cluster_is_written_as_its_rows_were_and_nothing_over_a_file(drawn, tmp_path):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data import load
-from training_pro.data.readers import ChatOptions, Row, Table, reader_process, row_files
+from training_pro.data.readers import Row, Table, reader_process, row_files
 from training_pro.settings import columns
+from training_pro.settings.parsing import training_settings
 
 CUT = "\n@\n"
 
@@ -37,8 +38,9 @@ def make_database(path: Path, script: str) -> Path:
 
 
 def read_table(path: Path, names: str = "", **chats: Any) -> tuple[Table, list[Row]]:
-    """The table of a file and its rows; `names` is the setting 'Column names', `chats` are those of chats."""
-    table = row_files.read_table(path, path.name, columns.parse_columns(names), ChatOptions(**chats))
+    """The table of a file and its rows; `names` is the setting 'Column names', `chats` those of chats."""
+    settings = training_settings({"name": "a", "data": ["a"], **chats})
+    table = row_files.read_table(path, path.name, columns.parse_columns(names), settings)
     return table, list(table.rows())
 
 

@@ -66,7 +66,7 @@ def counts(path, **chats: Any) -> dict[str, int]:
 
 
 def kept_and_swiped(path, **chats: Any) -> list[tuple[str, str]]:
-    rows = [row.columns for row in read_table(path, pairs=True, **chats)[1] if row.columns]
+    rows = [row.columns for row in read_table(path, objective="dpo", **chats)[1] if row.columns]
     assert all(row["prompt"][-1]["role"] == "user" for row in rows)
     return [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows]
 
@@ -103,7 +103,7 @@ def test_a_log_of_textgen_has_the_current_versions_without_thoughts_tools_and_at
     assert conversations(path) == [[GREETING, *talk]]
     assert counts(path) == {"attachments": 1, "thoughts": 2, "tool messages": 2}
     assert read_table(path)[0].what == "a chat from TextGen"
-    [mine] = conversations(path, side="user", my_name="Jo")
+    [mine] = conversations(path, chat_side="user", chat_user="Jo")
     assert mine[:2] == messages("Hello, I am Maren.", "Can you row, AI?") and mine[2]["content"].endswith("Jo!")
     older = write(tmp_path / "b.json", json.dumps({"data": [["a", "b"]], "data_visible": [["a", "b"]]}))
     assert conversations(older) == [messages("a", "b")]
@@ -137,11 +137,11 @@ def test_preferences_are_the_kept_reply_against_each_other_version_but_no_correc
     edited = {**LOG, "internal": [*LOG["internal"][:3], ["And back?", ROW]], "metadata": versions}
     assert kept_and_swiped(write(path, json.dumps(edited))) == [(ROW, "The lake is mine.")]
     asked = {**LOG, "metadata": {"user_3": {"versions": [{"content": "And then?"}]}}}
-    assert kept_and_swiped(write(path, json.dumps(asked)), side="user") == [("And back?", "And then?")]
+    assert kept_and_swiped(write(path, json.dumps(asked)), chat_side="user") == [("And back?", "And then?")]
 
 
 def test_the_prompt_of_a_preference_is_all_that_was_said_before(folders):
-    row = read_table(folders.chats / "chat" / "Maren", pairs=True)[1][1]
+    row = read_table(folders.chats / "chat" / "Maren", objective="dpo")[1][1]
     context = {"role": "system", "content": "Maren Lund rows You."}
     talk = messages("Can you row, Maren Lund?", f"{ROW}\nCome along, You!", "And back?")
     assert row.columns["prompt"] == [context, GREETING, *talk]
@@ -161,8 +161,8 @@ def test_the_hosts_own_chats_are_one_dataset_with_the_characters_context(folders
     first, second = conversations(entry.path)
     assert first == second
     assert first[:2] == [{"role": "system", "content": "Maren Lund rows You."}, GREETING]
-    assert conversations(entry.path, context=False)[0][0] == GREETING
-    assert conversations(entry.path, side="user")[0][0]["role"] == "user"  # the context is Maren's, not mine
+    assert conversations(entry.path, chat_context=False)[0][0] == GREETING
+    assert conversations(entry.path, chat_side="user")[0][0]["role"] == "user"  # the context is Maren's, not mine
     for damage in ("name: [", "- 1", "\x00"):
         write(folders.user_data / "characters" / "Maren.yaml", damage)
         table, rows = read_table(entry.path)
@@ -337,7 +337,7 @@ def test_whatsapp_in_the_forms_of_its_countries(tmp_path, form):
     talk = messages("Hi Maren", "Hello: Jo!\nHow are you?", "Fine")
     assert conversations(path) == [talk, messages("Look", "Nice")]
     assert counts(path) == {"system messages": 1, "attachments and deleted messages": 4}
-    hidden = conversations(path, replace_names=True)[0]
+    hidden = conversations(path, chat_names=True)[0]
     assert [message["content"] for message in hidden][:2] == ["Hi Person 2", "Hello: Person 1!\nHow are you?"]
 
 
@@ -348,9 +348,10 @@ def test_without_my_name_a_group_is_refused_with_its_people(tmp_path):
     assert message.startswith("_chat.txt does not say who you are. Enter your name under 'My name in chats'.")
     assert message.endswith("Jo (2 messages), Maren (1 message), Nils (1 message).")
     opening = {"role": "assistant", "content": "Maren: Maren says 0", "train": False}
-    assert conversations(path, my_name="jo") == [[opening, *messages("Jo says 1\nJo says 2", "Nils: Nils says 3")]]
+    said = messages("Jo says 1\nJo says 2", "Nils: Nils says 3")
+    assert conversations(path, chat_user="jo") == [[opening, *said]]
     with pytest.raises(DataError, match="has no messages of 'Kim'"):
-        conversations(path, my_name="Kim")
+        conversations(path, chat_user="Kim")
 
 
 def test_texts_that_only_look_like_whatsapp_stay_texts(tmp_path):
@@ -388,7 +389,7 @@ def test_discord_with_a_person_with_a_bot_and_in_a_group(tmp_path):
     call, later = ("jo", "started a call", "12T18:24:00", "Call"), ("jo", "There?", "13T09:00:00")
     write(path, json.dumps(discord(*talk, call, later)))
     assert conversations(path) == [messages("Hi", "Hello jo")] and counts(path) == {"system messages": 1}
-    assert conversations(path, replace_names=True) == [messages("Hi", "Hello Person 1")]
+    assert conversations(path, chat_names=True) == [messages("Hi", "Hello Person 1")]
     write(path, json.dumps(discord(("jo", "Hi", "12T18:22:11"), ("marenbot", "Hello", "12T18:22:12"), name="x")))
     assert conversations(path) == [messages("Hi", "Hello")]
     write(path, json.dumps(discord(*talk, ("dicebot", "Six", "12T18:25:00"))))
@@ -420,11 +421,11 @@ def test_every_word_of_a_log_is_in_its_conversation_and_sides_take_turns(tmp_pat
     path = write(tmp_path_factory.mktemp("log") / "a.json", json.dumps(log))
     texts = [text.strip() for mine, reply, _ in said for text in (mine, reply)]
     for side in ("character", "user"):
-        for talk in conversations(path, side=side):
+        for talk in conversations(path, chat_side=side):
             assert "\n".join(each["content"] for each in talk) == "\n".join(filter(None, texts))
             assert all(one["role"] != other["role"] for one, other in pairwise(talk))
         versions = {text.strip() for _, _, more in said for text in more}
-        for kept, swiped in kept_and_swiped(path, side=side) if side == "character" else ():
+        for kept, swiped in kept_and_swiped(path, chat_side=side) if side == "character" else ():
             assert any(swiped.endswith(version) for version in versions) and kept != swiped
 
 
