@@ -166,6 +166,8 @@ def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, 
 
 def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pair, float]]]) -> list[Difference]:
     """The differences of every way from the first, by its figures for each measure and pair."""
+    if len(question.ways) < 2:
+        return []
     base, *others = (way.name for way in question.ways)
     rows: list[tuple[str, Measure, Mapping[Pair, float]]] = []
     for way in others:

@@ -7,7 +7,7 @@ import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,10 @@ UNKNOWN = """## What is not known
 
 @dataclass(frozen=True)
 class Answer:
-    """What the runs say of a question: the frontiers of its ways, their figures, and the differences."""
+    """What the runs say of a question: the frontiers of its ways, their figures, and the differences.
+
+    Its ways are those with enough pairs of text and seed, if the first one, which all are compared with, has them.
+    """
 
     question: Question
     frontiers: Mapping[str, Mapping[Pair, list[Point]]]
@@ -79,7 +82,8 @@ class Answer:
     @property
     def pairs(self) -> set[Pair]:
         """Pairs of text and seed of which every way has all its runs."""
-        return set.intersection(*(set(pairs) for pairs in self.frontiers.values()))
+        every = [set(pairs) for pairs in self.frontiers.values()]
+        return set.intersection(*every) if every else set()
 
     def mean(self, way: str, measure: Measure) -> float:
         """The mean over the pairs that all ways have; over its own where they have none in common yet."""
@@ -91,7 +95,10 @@ class Answer:
 def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
     """Answer a question with the runs that are there."""
     done = {result.key: result for result in results}
-    found = {way.name: frontiers(question, way, done, model) for way in question.ways}
+    every = {way.name: frontiers(question, way, done, model) for way in question.ways}
+    found = {name: pairs for name, pairs in every.items() if len(pairs) >= MIN_PAIRS}
+    found = found if question.ways[0].name in found else {}
+    question = replace(question, ways=tuple(way for way in question.ways if way.name in found))
     values: dict[str, dict[Measure, dict[Pair, float]]] = {
         way: {
             measure: {pair: read_measure(measure, points) for pair, points in pairs.items()}
@@ -147,22 +154,30 @@ def page(
 ) -> str:
     """The whole page, in Markdown; `pictures` are the paths of the pictures by question, seen from the page."""
     model = model or main_model(results)
-    given = answers(results, model)
+    given = [each for each in answers(results, model) if len(each.question.ways) > 1]
     head = INTRODUCTION.format(
         runs=len([result for result in results if result.tokens]), model=model or "none yet", little=LITTLE,
         more=MORE, pairs=MIN_PAIRS,
     )  # fmt: skip
     parts = [head, *_sizes(results, sizes, model)]
     for each in given:
-        if each.question.pictured:
-            parts += [f"## {each.question.words}", "", *_said(each), ""]
-            if each.question.name in pictures:
-                parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
-    parts += ["## The tables", ""]
-    for each in given:
-        lines = [] if each.question.pictured else [*_said(each), ""]
-        parts += [f"### {each.question.words}", "", *lines, *_table(each), "", *_by_rate(each)]
-    return "\n".join([*parts, UNKNOWN])
+        parts += [f"## {each.question.words}", "", *_said(each), ""]
+        if each.question.name in pictures:
+            parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
+        parts += [*_table(each), "", *_by_rate(each)]
+    return "\n".join([*parts, UNKNOWN, *_waiting(given)])
+
+
+def _waiting(given: Sequence[Answer]) -> list[str]:
+    """The ways of each question that have too few runs to be compared."""
+    known = {each.question.name: {way.name for way in each.question.ways} for each in given}
+    lines = ["## What waits for more runs", ""]
+    for question in QUESTIONS.values():
+        ways = [way.name for way in question.ways if way.name not in known.get(question.name, ())]
+        if ways:
+            line = f"- {question.words} {', '.join(ways)}."
+            lines.append(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+    return [*lines, ""] if lines[2:] else []
 
 
 def _sizes(results: Sequence[Result], sizes: Mapping[str, Mapping[str, int]], model: str) -> list[str]:
@@ -186,11 +201,6 @@ def _sizes(results: Sequence[Result], sizes: Mapping[str, Mapping[str, int]], mo
 def _said(each: Answer) -> list[str]:
     """What is claimed, rendered from records alone; then what is not told apart, and what would have been."""
     question, base = each.question, each.question.ways[0].name
-    if not each.differences:
-        text = (
-            f"There is no answer yet: {len(each.pairs)} of at least {MIN_PAIRS} pairs of text and seed are done."
-        )
-        return [_fill(text)]
     lines = [f"- {sentence(difference)}" for difference in each.differences if difference.is_told]
     lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
     unsure = [difference for difference in each.differences if not difference.is_told]
@@ -233,10 +243,8 @@ def _signed(measure: Measure, value: float) -> str:
 
 
 def _by_rate(each: Answer) -> list[str]:
-    """What each rate does, for the two questions that are about how much to train."""
+    """What each rate does."""
     question = each.question
-    if question.name not in ("rate", "epochs"):
-        return []
     rows = [["way", "rate", "rise of general loss", "recall", "loss on unseen text"]]
     rows.append(["---"] * len(rows[0]))
     for way, rate in product(question.ways, question.rates):
@@ -277,7 +285,7 @@ def draw(results: Sequence[Result], folder: Path, model: str = "") -> dict[str, 
     """Draw the frontiers of the main questions, and return the files by question."""
     drawn = {}
     for each in answers(results, model):
-        if each.question.pictured and each.pairs:
+        if each.question.pictured and len(each.question.ways) > 1:
             folder.mkdir(parents=True, exist_ok=True)
             drawn[each.question.name] = folder / f"what-works-{each.question.name}.svg"
             _draw_frontiers(each, drawn[each.question.name])

@@ -202,7 +202,7 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
     told = {(each.way, each.measure) for each in answers.differences if each.is_told}
     assert told == {("MLP", "recall_01"), ("MLP", "recall_03")} and len(answers.pairs) == 12
     few = recipe.page.answer(question, made_runs(question, recall, seeds=2), "tiny")
-    assert few.differences == [] and len(few.pairs) == 4
+    assert few.differences == [] and not few.question.ways
     missing = [each for each in made_runs(question, recall) if (each.rate, each.text) != (4e-4, "lane")]
     # With a rate less, there is less to choose from.
     assert len(recipe.page.answer(question, missing, "tiny").pairs) == 6
@@ -245,7 +245,7 @@ def test_the_page_claims_what_the_records_bear_and_nothing_else():
     rest = text.partition("| --- |")[2].replace(QUESTIONS["epochs"].words, "")
     assert not re.search(r"(?<!has a )\b(higher|lower|better|worse)\b", rest)
     assert "Not told apart from **blocks** by recall where general loss has risen by 0.1: overlap" in text
-    assert "There is no answer yet: 0 of at least 6 pairs" in text
+    assert "- Which schedule? cosine, FP_low_epoch_annealing, constant" in text  # waits for runs
     assert "![" in page and "(pictures/a.svg)" in page
     assert recipe.page.page([], {}, {}) and recipe.page.claims([]) == []
 
@@ -313,7 +313,7 @@ def test_the_table_of_the_readme_is_that_of_the_estimates():
 @pytest.mark.long
 def test_the_pictures_are_drawn_to_the_same_bytes(tmp_path):
     pytest.importorskip("matplotlib")
-    made = made_runs(QUESTIONS["slicing"], lambda way, place, text, seed: 0.1 * place, seeds=1)
+    made = made_runs(QUESTIONS["slicing"], lambda way, place, text, seed: 0.1 * place, seeds=3)
     files = recipe.page.draw(made, tmp_path / "new")
     first = {name: file.read_bytes() for name, file in files.items()}
     assert list(first) == ["slicing"]
