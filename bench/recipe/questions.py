@@ -203,6 +203,18 @@ QUESTIONS: Mapping[str, Question] = {
             measures=("answers_03", "unseen"),
         ),
         Question(
+            "study",
+            "What do notes teach that a small model has written on a text?",
+            (
+                Way("notes as text"),
+                Way("with what the model wrote of it", form="text and what the model wrote"),
+                Way("as both", form="text and questions"),
+            ),
+            ("notes",),
+            rates=RATES[3:],
+            measures=("answers_03",),
+        ),
+        Question(
             "passes",
             "Should later passes be spent on what is not known yet?",
             (
