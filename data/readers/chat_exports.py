@@ -58,7 +58,7 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
     # From the last message back to the first: each node names its parent.
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in nodes or node_id in branch:
-            raise ConversationError(f"'mapping' has no or two places for {node_id!r} in this conversation.")
+            raise ConversationError(f"message {node_id!r} is not in 'mapping', or is its own ancestor.")
         node = expect(dict, nodes[node_id], f"'{node_id}' in 'mapping'")
         branch[node_id] = node.get("message")
         node_id = node.get("parent")

@@ -256,8 +256,8 @@ def test_claude(tmp_path):
     ("broken", "problem"),
     [
         ({"mapping": [], "current_node": "e"}, "'mapping' is a list. It must be a JSON object"),
-        (chatgpt("z"), "'mapping' has no or two places for 'z'"),
-        (chatgpt(d=node("y", "assistant", "A")), "'mapping' has no or two places for 'y'"),
+        (chatgpt("z"), "message 'z' is not in 'mapping', or is"),
+        (chatgpt(d=node("y", "assistant", "A")), "message 'y' is not in 'mapping', or is"),
         (chatgpt(d={"parent": "a", "message": {}}), "message 'd' has no role under 'author'."),
         (chatgpt(d=node("a", "assistant", content="A")), "the content of message 'd' is a string."),
         ({"mapping": chatgpt()["mapping"]}, "'current_node' is missing, so"),
@@ -281,6 +281,6 @@ def test_check_says_what_was_read_and_what_was_left_out(tmp_path):
     ) in source.notes
     assert learned_text(chatml, data.examples[0]) == "A knot with a loop.\n\nIt does not slip.<|im_end|>"
     data = prepare_rows(tmp_path / "b", chatml, {"conversations.json": [chatgpt(), chatgpt("z")]})
-    assert data.report.problems[0].startswith("conversations.json, conversation 2: 'mapping' has no or two")
+    assert data.report.problems[0].startswith("conversations.json, conversation 2: message 'z' is not in")
     with pytest.raises(DataError, match="no conversation has a reply from the assistant"):
         prepare_rows(tmp_path / "c", chatml, {"conversations.json": [claude_conversation()] * 2})
