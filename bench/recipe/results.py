@@ -41,6 +41,8 @@ class Result:
     train_loss: float | None
     recall: float | None
     control_recall: float | None
+    inside_recall: float | None
+    """Of passages that begin in the middle of sentences, where no way's examples begin; None for chats."""
     general_loss: float | None
     """The loss of general text, which rises if the model forgets."""
     unseen_loss: float | None

@@ -31,7 +31,7 @@ from ...settings.definitions import TrainingSettings
 from ...settings.parsing import training_settings
 from .questions import BASE, Key, Run
 from .results import Result
-from .texts import Question, RecipeText, is_exact, pick_text_passages, read_text
+from .texts import Question, RecipeText, is_exact, pick_inside_passages, pick_text_passages, read_text
 
 NAME = "recipe"
 PASSAGES = 48
@@ -54,6 +54,7 @@ class Figures:
 
     recall: float | None = None
     control_recall: float | None = None
+    inside_recall: float | None = None
     general_loss: float | None = None
     unseen_loss: float | None = None
     copied: float | None = None
@@ -192,6 +193,7 @@ class Lab:
 
     def _measure(self, text: RecipeText, *, is_trained: bool) -> Figures:
         measured, (trained, unseen) = self._measured_data(text), self._passages(text)
+        inside = None if text.is_rows else pick_inside_passages(read_text(text.name), self.tokenizer, PASSAGES)
         prose = evidence.pick_recall_passages(measured, 1, self.host.card())
         assert prose is not None
         folder = self.host.folders.loras / NAME if is_trained else None
@@ -212,6 +214,7 @@ class Lab:
                 return Figures(
                     recall=score(trained).recall,
                     control_recall=score(unseen).recall,
+                    inside_recall=None if inside is None else score(inside).recall,
                     general_loss=score(prose.general).loss,
                     unseen_loss=sums.loss,
                     copied=copied,

@@ -33,6 +33,10 @@ PASSAGE_CHARS = 1000
 SENTENCE = re.compile(r"(?:^|(?<=[.!?])[\"']?\s+)[\"']?[A-Z]\w*(?= )", re.MULTILINE)
 
 
+INSIDE = re.compile(r"[^.!?\n]{60}[^\s.!?]*(?= [^.!?\n]{20})")
+"""Places with 60 characters of the same sentence before them."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A question about a note, in words that the note does not use, and the only answer that counts."""
@@ -132,8 +136,18 @@ def pick_text_passages(text: RecipeText, tokenizer: WorkingTokenizer, count: int
     )
 
 
-def _random_passages(text: str, tokenizer: WorkingTokenizer, count: int) -> list[Passage]:
-    starts = [match.end() for match in SENTENCE.finditer(text)]
+def pick_inside_passages(text: RecipeText, tokenizer: WorkingTokenizer, count: int) -> list[Passage]:
+    """Passages of the trained text that begin in the middle of sentences.
+
+    The passages above begin a word after an example of DEMENTOR, which begins at every sentence; these do not.
+    """
+    return _random_passages(text.files["trained.txt"], tokenizer, count, INSIDE)
+
+
+def _random_passages(
+    text: str, tokenizer: WorkingTokenizer, count: int, before: re.Pattern[str] = SENTENCE
+) -> list[Passage]:
+    starts = [match.end() for match in before.finditer(text)]
     random.Random(1).shuffle(starts)
     passages: list[Passage] = []
     for start in starts:

@@ -18,8 +18,8 @@ QUESTIONS, UNTRAINED = recipe.questions.QUESTIONS, recipe.questions.UNTRAINED
 RESULT = recipe.results.Result(
     text="lane", digest=recipe.texts.digest("lane"), model="tiny", recipe="{}", rate=8e-4, tokens=36_000, seed=1,
     outcome="finished", examples=115, trained_tokens=36_000, passes=2.8, steps=82, rank=32, seconds=99.5,
-    seconds_measured=20.5, train_loss=2.5, recall=0.25, control_recall=0.01, general_loss=3.8, unseen_loss=3.5,
-    copied=0.02, closed_book=None, machine="x86_64, 1 thread", versions="torch 2",
+    seconds_measured=20.5, train_loss=2.5, recall=0.25, control_recall=0.01, inside_recall=0.2, general_loss=3.8,
+    unseen_loss=3.5, copied=0.02, closed_book=None, machine="x86_64, 1 thread", versions="torch 2",
 )  # fmt: skip
 MEASURED = re.compile(r"\b(our|we)\b[^.]{0,20}\b(runs|measure\w*)\b", re.IGNORECASE)
 """A sentence that speaks of what this project measured."""
