@@ -28,12 +28,13 @@ RESAMPLES, CHANCE = 4000, 0.05
 UNITS: Mapping[Measure, str] = {
     "recall_01": "recall where general loss has risen by 0.1",
     "recall_03": "recall where general loss has risen by 0.3",
+    "inside_03": "recall inside sentences where general loss has risen by 0.3",
     "general_50": "general loss where recall is 50%",
     "unseen": "lowest loss on unseen text",
     "copied": "copied where unseen text is best",
     "answers_03": "questions answered where general loss has risen by 0.3",
 }
-SHARES: frozenset[Measure] = frozenset({"recall_01", "recall_03", "copied", "answers_03"})
+SHARES: frozenset[Measure] = frozenset({"recall_01", "recall_03", "inside_03", "copied", "answers_03"})
 Pair = tuple[str, int]
 """A text and a seed."""
 
@@ -76,6 +77,8 @@ def read_measure(measure: Measure, points: Sequence[Point]) -> float:
             return best_within(points, LITTLE, "recall")
         case "recall_03":
             return best_within(points, MORE, "recall")
+        case "inside_03":
+            return best_within(points, MORE, "inside_recall")
         case "answers_03":
             return best_within(points, MORE, "closed_book")
         case "general_50":
@@ -91,11 +94,13 @@ def read_measure(measure: Measure, points: Sequence[Point]) -> float:
 def best_within(points: Sequence[Point], rise: float, figure: str) -> float:
     """The highest figure on the straight lines between points where general loss has risen by at most so much.
 
-    Not a number if no rate raises it by so much: with a higher one, the way might have learned more for it.
+    Not a number if a figure was not measured, or if no rate raises it by so much: with a higher one, the way might
+    have learned more for it.
     """
     if max(point.rise for point in points) < rise:
         return math.nan
-    return max(value for at, value in _walk(points, figure, rise) if at <= rise)
+    values = [value for at, value in _walk(points, figure, rise) if at <= rise]
+    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def forgotten_at_half(points: Sequence[Point]) -> float:

@@ -51,9 +51,10 @@ How to read it:
   more at a higher rate. So ways are compared **at the same amount of forgetting**: where the loss on general text
   has risen by {little} (little) or by {more} (a lot). Between two rates, the figures are on a straight line.
 - **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
-  Its passages begin inside random sentences, the same for all ways, and never where an example begins. **Unseen
-  text** is by the same author, or of the same kind. **Copied** is the share of 8-word runs in freely written text
-  that stand in the training text.
+  Its passages begin at the second word of random sentences, the same for all ways, and never where an example
+  begins; those of recall **inside sentences** begin in the middle of one, because the windows of DEMENTOR begin at
+  every sentence. **Unseen text** is by the same author, or of the same kind. **Copied** is the share of 8-word
+  runs in freely written text that stand in the training text.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
   claimed only if its interval excludes 0. It takes at least {pairs} pairs. `python3 bench/recipes.py null` shows

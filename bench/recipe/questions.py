@@ -30,7 +30,7 @@ TOKENS = 36_000
 RATES = (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
 THREE_RATES = (RATES[1], *RATES[3:])
 """The lowest is where unseen text is best, and the highest raises the loss on general text by more than 0.3."""
-Measure = Literal["recall_01", "recall_03", "general_50", "unseen", "copied", "answers_03"]
+Measure = Literal["recall_01", "recall_03", "inside_03", "general_50", "unseen", "copied", "answers_03"]
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ QUESTIONS: Mapping[str, Question] = {
             "slicing",
             "Do overlap blocks or DEMENTOR teach more than plain blocks?",
             tuple(_slicings(TOKENS)),
+            measures=("recall_01", "recall_03", "inside_03", "unseen"),
             required=True,
             pictured=True,
         ),
@@ -154,6 +155,7 @@ QUESTIONS: Mapping[str, Question] = {
             "slicing-long",
             "And with twice the tokens, where DEMENTOR reaches every sentence?",
             tuple(_slicings(2 * TOKENS)),
+            measures=("recall_01", "recall_03", "inside_03", "unseen"),
             required=True,
         ),
         Question(
