@@ -81,6 +81,11 @@ class Answer:
     differences: Sequence[Difference]
 
     @property
+    def is_known(self) -> bool:
+        """Whether ways can be compared; a question about one way is answered by its rates."""
+        return len(self.question.ways) >= min(2, len(QUESTIONS[self.question.name].ways))
+
+    @property
     def pairs(self) -> set[Pair]:
         """Pairs of text and seed of which every way has all its runs."""
         every = [set(pairs) for pairs in self.frontiers.values()]
@@ -155,7 +160,7 @@ def page(
 ) -> str:
     """The whole page, in Markdown; `pictures` are the paths of the pictures by question, seen from the page."""
     model = model or main_model(results)
-    given = [each for each in answers(results, model) if len(each.question.ways) > 1]
+    given = [each for each in answers(results, model) if each.is_known]
     head = INTRODUCTION.format(
         runs=len([result for result in results if result.tokens]), model=model or "none yet", little=LITTLE,
         more=MORE, pairs=MIN_PAIRS,
@@ -286,7 +291,7 @@ def draw(results: Sequence[Result], folder: Path, model: str = "") -> dict[str, 
     """Draw the frontiers of the main questions, and return the files by question."""
     drawn = {}
     for each in answers(results, model):
-        if each.question.pictured and len(each.question.ways) > 1:
+        if each.question.pictured and each.is_known:
             folder.mkdir(parents=True, exist_ok=True)
             drawn[each.question.name] = folder / f"what-works-{each.question.name}.svg"
             _draw_frontiers(each, drawn[each.question.name])

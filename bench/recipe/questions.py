@@ -115,15 +115,14 @@ def _slicings(tokens: int) -> Iterator[Way]:
 
 SCHEDULES = (
     "cosine", "FP_low_epoch_annealing", "constant", "linear", "warmup_stable_decay", "FP_half_time_annealing",
-    "FP_raise_fall_creative", "FP_3epoch_raise_hold_fall", "FP_step_decay_with_warmup",
 )  # fmt: skip
 QUESTIONS: Mapping[str, Question] = {
     each.name: each
     for each in (
         Question(
             "rate",
-            "Which learning rate, for which rank?",
-            tuple(_ranks(32, 8, 128)),
+            "What does a learning rate teach, and what does it cost?",
+            tuple(_ranks(32)),
             TEXTS,
             RATES,
             ("recall_01", "recall_03", "general_50", "unseen"),
@@ -162,7 +161,6 @@ QUESTIONS: Mapping[str, Question] = {
             "schedule",
             "Which schedule?",
             tuple(Way(name, {"schedule": name}) for name in SCHEDULES),
-            TEXTS,
             required=True,
             pictured=True,
         ),
@@ -179,7 +177,7 @@ QUESTIONS: Mapping[str, Question] = {
         Question(
             "rank",
             "Which rank, and should alpha follow it?",
-            (*_ranks(32, 8, 16, 64, 128), *_ranks(8, 16, 64, 128, alpha=32)),
+            (*_ranks(32, 8, 128), *_ranks(8, 128, alpha=32)),
         ),
         Question(
             "amount",

@@ -78,7 +78,7 @@ def test_every_way_is_valid_and_no_run_is_planned_twice():
             values = {**recipe.questions.BASE, **way.changes, "name": "x", "data": ["x.txt"]}
             assert training_settings(values)
             assert values["batch_size"] * values["cutoff"] == 512  # equal tokens are equal steps
-    assert len({run.key("m") for run in planned}) == len(planned) > 900
+    assert len({run.key("m") for run in planned}) == len(planned) > 600
     named = sum(len(q.ways) * len(q.rates) * len(q.texts) * 3 for q in QUESTIONS.values())
     assert len(planned) < named - 100, "ways of several questions share their runs"
 
