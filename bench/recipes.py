@@ -161,7 +161,7 @@ def check_rule(args: argparse.Namespace) -> None:
     from training_pro.bench.recipe import differences, page, results
 
     rows = [("question", "way", "measure", "pairs", "tables with a false claim", "15 points found")]
-    for each in page.answers(results.read_results(args.results), args.model):
+    for each in (each for each in page.answers(results.read_results(args.results), args.model) if each.is_known):
         base = each.question.ways[0].name
         for way in each.question.ways[1:]:
             for measure in each.question.measures:

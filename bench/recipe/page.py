@@ -175,13 +175,13 @@ def page(
 
 
 def _waiting(given: Sequence[Answer]) -> list[str]:
-    """The ways of each question that have too few runs to be compared."""
+    """The questions that have too few runs to be answered, and ways that have too few to be compared."""
     known = {each.question.name: {way.name for way in each.question.ways} for each in given}
     lines = ["## What waits for more runs", ""]
     for question in QUESTIONS.values():
-        ways = [way.name for way in question.ways if way.name not in known.get(question.name, ())]
-        if ways:
-            line = f"- {question.words} {', '.join(ways)}."
+        names = known.get(question.name, set())
+        if ways := [way.name for way in question.ways if way.name not in names]:
+            line = f"- {question.words}" + (f" With {', '.join(ways)}." if names else "")
             lines.append(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     return [*lines, ""] if lines[2:] else []
 
