@@ -151,6 +151,8 @@ class Difference(NamedTuple):
     mean: float
     low: float
     high: float
+    above: int
+    """Pairs in which the way has the larger figure."""
 
     @property
     def is_told(self) -> bool:
@@ -159,7 +161,7 @@ class Difference(NamedTuple):
 
     @property
     def smallest(self) -> float:
-        """The smallest difference that these runs would have shown."""
+        """The difference beyond which these runs would have told the ways apart."""
         return (self.high - self.low) / 2
 
 
@@ -185,10 +187,10 @@ def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pa
     if len(pairs) < MIN_PAIRS:
         return []
     differences = np.array([[known[pair] for pair in pairs] for *_, known in rows])
-    low, high = intervals(differences)
+    means, (low, high), above = differences.mean(axis=1), intervals(differences), (differences > 0).sum(axis=1)
     return [
-        Difference(question.name, way, base, measure, len(pairs), float(mean), float(start), float(end))
-        for (way, measure, _), mean, start, end in zip(rows, differences.mean(axis=1), low, high, strict=True)
+        Difference(question.name, way, base, measure, len(pairs), *map(float, figures), above=int(count))
+        for (way, measure, _), *figures, count in zip(rows, means, low, high, above, strict=True)
     ]
 
 

@@ -34,9 +34,10 @@ RATE_SOURCES = {
     "full": 'Full fine-tuning needs about a tenth of the learning rate of a LoRA (article "LoRA Without Regret")',
     "preferences": "Learning from preferences needs about a tenth of the learning rate for next tokens",
 }
-# bench/recipe_data: all runs of 20 steps or more at these rates, whatever their schedule.
+# bench/recipe_data: whatever their schedule.
 FORGETS = (
-    "In our measurements at 0.003 and more, the loss on general text rose by at least 0.3 (docs/what-works.md)"
+    "In our measurements of 20 steps or more at 0.003 and more, the loss on general text rose by at least 0.3 "
+    "(docs/what-works.md)"
 )
 LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN, MAX_SAVES = 500, 5, 4, 100
 
