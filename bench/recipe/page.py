@@ -53,8 +53,8 @@ How to read it:
 
 - A **way** is one way to train. Each is run at several learning rates, because a way usually learns more and
   forgets more at a higher rate. So ways are compared **at the same amount of forgetting**: where the loss on
-  general text has risen by {little} (little) or by {more} (a lot). Between two rates, the figures are on a straight
-  line.
+  general text has risen by {little} (little) or by {more} (a lot). Between two rates, the figures are on a
+  straight line.
 - **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
   Its passages begin at the second word of random sentences, the same for all ways, and never where an example
   begins; those of recall **inside sentences** begin in the middle of one, because the windows of DEMENTOR begin at
