@@ -184,7 +184,8 @@ def _read_log(file: Path, names: tuple[str, str], left_out: Counter[str]) -> lis
             raise ConversationError(f"this file is larger than {size(MAX_LOG_BYTES)}, too large for a chat.")
         return list(_read_textgen(parse_json(file), names, left_out))
     except (OSError, ValueError) as error:
-        reason = error if isinstance(error, ConversationError) else "this file is damaged, or it is not a chat."
+        is_told = isinstance(error, (ConversationError, OSError))
+        reason = error if is_told else "this file is damaged, or it is not a chat."
         raise ConversationError(f"'{file.name}': {reason}") from error
 
 
