@@ -207,7 +207,12 @@ QUESTIONS: Mapping[str, Question] = {
             "What do notes teach that a small model has written on a text?",
             (
                 Way("notes as text"),
-                Way("with what the model wrote of it", form="text and what the model wrote"),
+                # Three of its 57 notes are longer than the cutoff.
+                Way(
+                    "with what the model wrote of it",
+                    {"too_long": "cut_end"},
+                    form="text and what the model wrote",
+                ),
                 Way("as both", form="text and questions"),
             ),
             ("notes",),
