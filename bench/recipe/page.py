@@ -35,6 +35,7 @@ from .results import Result
 from .texts import TEXTS
 
 WIDTH = 115
+SHOWN_PAIRS = 3  # so many are shown, but tell nothing apart
 INTRODUCTION = """# What works
 
 How much does a model learn of a text, and how much does it forget for that? This page compares {runs} runs.
@@ -109,8 +110,9 @@ def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
     """Answer a question with the runs that are there."""
     done = {result.key: result for result in results}
     every = {way.name: frontiers(question, way, done, model) for way in question.ways}
-    found = {name: pairs for name, pairs in every.items() if len(pairs) >= MIN_PAIRS}
-    found = found if question.ways[0].name in found else {}
+    base = every[question.ways[0].name]
+    least = MIN_PAIRS if len(base) >= MIN_PAIRS else SHOWN_PAIRS
+    found = {name: pairs for name, pairs in every.items() if len(base) >= least <= len(pairs)}
     question = replace(question, ways=tuple(way for way in question.ways if way.name in found))
     values: dict[str, dict[Measure, dict[Pair, float]]] = {
         way: {
@@ -174,7 +176,9 @@ def page(
     )  # fmt: skip
     parts = [head, *_sizes(results, sizes, model)]
     for each in given:
-        parts += [f"## {each.question.words}", "", *_said(each), ""]
+        parts += [f"## {each.question.words}", ""]
+        parts += [_fill(each.question.background), ""] if each.question.background else []
+        parts += [*_said(each), ""]
         if each.question.name in pictures:
             parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
         parts += [*_table(each), "", *_by_rate(each)]
@@ -216,6 +220,8 @@ def _said(each: Answer) -> list[str]:
     question, base = each.question, each.question.ways[0].name
     lines = [f"- {sentence(difference)}" for difference in each.differences if difference.is_told]
     lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    if len(question.ways) > 1 and not each.differences:
+        lines.append(f"- With {len(each.pairs)} pairs, nothing is told apart: it takes {MIN_PAIRS}.")
     unsure = [difference for difference in each.differences if not difference.is_told]
     for measure in question.measures:
         same = [difference for difference in unsure if difference.measure == measure]
@@ -267,19 +273,20 @@ def _signed(measure: Measure, value: float) -> str:
 def _by_rate(each: Answer) -> list[str]:
     """What each rate does."""
     question = each.question
-    heads = ("way", "rate", "passes over the examples", "rise of general loss", "recall", "on unseen passages")
-    rows = [[*heads, "loss on unseen text"]]
+    shares = {"recall": "recall", "on unseen passages": "control_recall"}
+    shares |= {"questions answered": "closed_book"} if "answers_03" in question.measures else {}
+    rows = [["way", "rate", "passes over the examples", "rise of general loss", "loss on unseen text", *shares]]
     rows.append(["---"] * len(rows[0]))
     for way, rate in product(question.ways, question.rates):
         every = chain.from_iterable(each.frontiers[way.name].values())
         points = [point for point in every if point.rate == rate and point.rise < math.inf]
         if points:
             passes = sorted({f"{end(point.result.passes for point in points):.1f}" for end in (min, max)})
-            names = ("recall", "control_recall")
-            shares = [f"{np.mean([100 * figure_of(point, name) for point in points]):.1f}%" for name in names]
-            unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
             rise = np.mean([point.rise for point in points])
-            rows.append([way.name, f"{rate:g}", "-".join(passes), f"{rise:+.3f}", *shares, f"{unseen:.3f}"])
+            unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
+            means = [np.mean([100 * figure_of(point, name) for point in points]) for name in shares.values()]
+            cells = [way.name, f"{rate:g}", "-".join(passes), f"{rise:+.3f}", f"{unseen:.3f}"]
+            rows.append([*cells, *(f"{mean:.1f}%" for mean in means)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     crossed = [
         f"{way.name}: {', '.join(_crossing(each, way, rise) for rise in (LITTLE, MORE))}"
@@ -322,6 +329,8 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    is_asked = "answers_03" in each.question.measures
+    learned, words = ("closed_book", "questions answered (%)") if is_asked else ("recall", "recall (%)")
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes: Any = figure.subplots()
     for number, way in enumerate(each.question.ways):
@@ -330,14 +339,14 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
         points = [point for point in points if point.rise < math.inf]
         rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates)]
         rises = [np.mean([point.rise for point in same]) for same in rates if same]
-        recalls = [100 * np.mean([figure_of(point, "recall") for point in same]) for same in rates if same]
+        recalls = [100 * np.mean([figure_of(point, learned) for point in same]) for same in rates if same]
         axes.plot(rises, recalls, "o-", color=color, label=way.name, markersize=4)
         if not number:
             axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label="untrained", zorder=3)
     for rise in (LITTLE, MORE):
         axes.axvline(rise, color="0.8", linewidth=1, zorder=0)
     axes.set_xlabel("rise of the loss on general text (further right: forgot more)")
-    axes.set_ylabel("recall (%)")
+    axes.set_ylabel(words)
     figure.legend(loc="outside right upper", fontsize=7)
     # The same results give the same bytes.
     with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):

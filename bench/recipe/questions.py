@@ -93,6 +93,8 @@ class Question:
     required: bool = False
     pictured: bool = False
     """The page draws it."""
+    background: str = ""
+    """What the page says of it besides the runs."""
 
 
 UNTRAINED = Way("untrained", tokens=0)
@@ -138,7 +140,6 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("2 passes", tokens=TOKENS * 2 // 3),
                 Way("6 passes", tokens=TOKENS * 2),
             ),
-            rates=RATES,
             measures=("recall_01", "recall_03", "unseen", "copied"),
             required=True,
         ),
@@ -155,7 +156,6 @@ QUESTIONS: Mapping[str, Question] = {
             "And with twice the tokens, where DEMENTOR reaches every sentence?",
             tuple(_slicings(2 * TOKENS)),
             measures=("recall_01", "recall_03", "inside_03", "unseen"),
-            required=True,
         ),
         Question(
             "schedule",
@@ -216,8 +216,14 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("as both", form="text and questions"),
             ),
             ("notes",),
-            rates=RATES[3:],
+            rates=RATES[2:4],
             measures=("answers_03",),
+            pictured=True,
+            background="In one round of `script.py data study`, the demo model wrote 613 notes on this text. 57 "
+            "of them (9.3%) passed the checks, 0.3 tokens of notes for a token of text, and of these we judge 42 "
+            "wrong. So notes of 1, 3 and 10 tokens for a token of text were not made: that takes 80 minutes, 4 "
+            "and 13 hours of writing here, three quarters of it wrong. The questions of the last way were written "
+            "by a person, one on each note; the exam asks about half of the notes in other words.",
         ),
         Question(
             "passes",

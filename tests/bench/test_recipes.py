@@ -201,8 +201,9 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
     answers = recipe.page.answer(question, made_runs(question, recall), "tiny")
     told = {(each.way, each.measure) for each in answers.differences if each.is_told}
     assert told == {("MLP", "recall_01"), ("MLP", "recall_03")} and len(answers.pairs) == 12
-    few = recipe.page.answer(question, made_runs(question, recall, seeds=2), "tiny")
-    assert few.differences == [] and not few.question.ways
+    few = made_runs(question, recall, seeds=2)
+    assert recipe.page.claims(few) == [] and "With 4 pairs, nothing is told apart" in recipe.page.page(few, {}, {})
+    assert not recipe.page.answer(question, made_runs(question, recall, seeds=1), "tiny").question.ways
     missing = [each for each in made_runs(question, recall) if (each.rate, each.text) != (4e-4, "lane")]
     # With a rate less, there is less to choose from.
     assert len(recipe.page.answer(question, missing, "tiny").pairs) == 6
