@@ -48,8 +48,6 @@ CONVERSATION_CUT, MIN_CONVERSATIONS = "\n\n", 8
 TAGGED_SHARE = 0.9  # of the lines, which begin with a speaker or a time
 TALK_SHARE = 0.6  # of the conversations, which have several lines; of the lines, which have several words
 TALK_WORDS = 4  # after the speaker, so that no table of keys and values is meant
-VERSE_NUMBER = re.compile(r"^[ \t]*(\d{1,3}):(\d{1,3})[ \t]", re.MULTILINE)
-VERSE_SHARE, MIN_VERSES, MAX_CHAPTERS_NAMED = 0.5, 20, 3  # of the lines
 
 
 def check_examples(
@@ -171,27 +169,11 @@ def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fi
         few = "so there is only one EOS token, at the end of the text"
         if not ends:
             few = "and the end of the text is in the validation split, so no EOS token is trained on"
-        where = (
-            "Add the hard cut to the text wherever a chapter, scene or conversation ends, or enter another "
-            "separator under Hard cut."
+        yield advice(
+            "hard_cut",
+            f"{name}: no hard cut was found, {few}. The model may not learn to stop. Add the hard cut to the text "
+            "wherever a chapter, scene or conversation ends, or enter another separator under Hard cut.",
         )
-        # A text whose lines are numbered by chapter and verse.
-        for text in (part.sliced.text[:MAX_CHARS] for part in parts if part.part <= 1):
-            verses = [(match[1], match[2]) for match in VERSE_NUMBER.finditer(text)]
-            lines = sum(not line.isspace() for line in text.split("\n") if line)
-            # Reversed, so that the first verse of each chapter is the one that stays.
-            first_verses = dict(reversed(verses))
-            if len(verses) < max(MIN_VERSES, VERSE_SHARE * lines) or len(first_verses) < MIN_MATCHES:
-                continue
-            chapters = list(dict.fromkeys(chapter for chapter, _ in verses))[1 : MAX_CHAPTERS_NAMED + 1]
-            named = ", ".join(f"{chapter}:{first_verses[chapter]}" for chapter in chapters)
-            where = (
-                f"The verses of this text are numbered {':'.join(verses[0])} to {':'.join(verses[-1])}. A hard "
-                "cut matches only one fixed string, so it can't match chapter numbers that change. Insert the "
-                f"hard cut before the first verse of each chapter in your text (before {named} and so on)."
-            )
-            break
-        yield advice("hard_cut", f"{name}: no hard cut was found, {few}. The model may not learn to stop. {where}")
 
 
 def _check_page_breaks(sources: Sequence[Source]) -> Iterator[Finding]:

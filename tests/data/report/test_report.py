@@ -57,7 +57,6 @@ NAMES, IRC, TIMES = (
     "<anna> has anybody seen the keys of the car?\n<bob> they are on the table in the kitchen",
     "[12:01] Dad: Where is the auditorium, please?\n[12:02] Guard: It is on the second floor, sir.",
 )
-VERSES = "\n".join(f"{c}:{v} And it was the verse {v} of {c}." for c in range(1, 6) for v in range(1, 30))
 NO_TALK = {
     "play": "HAMLET: To be, or not to be, that is it.\nOPHELIA: Good my lord, how does your honor do?\n\n",
     "novel": "It was late, and she said: nobody is coming today.\nHe looked at the lamp and then at the sea.\n\n",
@@ -85,16 +84,9 @@ def test_the_empty_line_between_conversations_is_suggested(tmp_path, talk):
 
 
 @pytest.mark.parametrize("text", NO_TALK.values(), ids=NO_TALK)
-def test_no_empty_line_is_suggested_for_other_texts_and_they_have_no_verses(tmp_path, text):
+def test_no_empty_line_is_suggested_for_other_texts(tmp_path, text):
     report = check(tmp_path, text * 20)
     assert [s.value for s in report.suggestions if s.key == "hard_cut" and s.value == r"\n\n"] == []
-    assert not any("verses" in sentence for sentence in report.advice)
-
-
-def test_check_says_where_to_cut_numbered_verses(tmp_path):
-    (sentence,) = (sentence for sentence in check(tmp_path, VERSES).advice if "hard cut" in sentence)
-    assert "The verses of this text are numbered 1:1 to 5:29." in sentence
-    assert sentence.endswith("first verse of each chapter in your text (before 2:1, 3:1, 4:1 and so on).")
 
 
 def test_the_chapters_of_a_chinese_novel_are_suggested_unless_there_are_enough_sections(tmp_path):
