@@ -107,24 +107,15 @@ def _check_hybrid_batching(
     """Check that each change of the order comes before the end of the run, and that there are pairs."""
     switching, unit = settings.switching, settings.switching.switch_after
     count = plan.steps if unit == "steps" else math.ceil(plan.steps / plan.steps_per_epoch)
-    last, phases = count - 1, 2 + switching.switch_pairs
-    key = effect = ""
-    if unit != "loss" and switching.switch_at >= count:
-        key, effect = "switch_at", "is never reached, so batches stay grouped by length"
-    elif unit != "loss" and switching.switch_pairs and switching.second_switch_at >= count:
-        key, effect = "second_switch_at", "is never reached, so the pair phase lasts until the end"
-        last = last if last > switching.switch_at else 0
-    if key:
-        remedy = f"Use {last} or less"
-        if not last and plan.steps < phases:
-            remedy = "Set 'Batch order' to 'By length', or train for more epochs"
-        elif not last:
-            steps = " and ".join(str(plan.steps * n // phases) for n in range(1, phases))
-            remedy = f"Set 'Switch after' to Steps and switch earlier, for example at {steps}"
-            remedy = f"{remedy}, or train for more epochs"
-        length = format_count(count, unit[:-1])
+    switches = [("switch_at", "batches stay grouped by length")]
+    switches += [("second_switch_at", "the pair phase lasts until the end")] * switching.switch_pairs
+    late = [each for each in switches if unit != "loss" and getattr(switching, each[0]) >= count]
+    for key, effect in late[:1]:
+        finer = "" if unit == "steps" else "set 'Switch after' to Steps, "
         yield advice(
-            key, f"{SETTINGS[key].label} {getattr(switching, key)} {effect}: the run has {length}. {remedy}."
+            key,
+            f"{SETTINGS[key].label} {getattr(switching, key)} is never reached, so {effect}: the run has "
+            f"{format_count(count, unit[:-1])}. Use a lower value, {finer}or train for more epochs.",
         )
     if not switching.switch_pairs:
         return
