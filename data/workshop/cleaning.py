@@ -15,10 +15,10 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import check_record, new_files, parse_json, write_json
 from ...train_utils import format_count
+from ..likeness import Likeness, Pairs, exact_key, find_language
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
-from .likeness import Likeness, Pairs, exact_key, find_language
 from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160

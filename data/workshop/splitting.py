@@ -11,10 +11,10 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
+from ..likeness import SIMILARITY, Likeness, Pairs, exact_key, join_groups
 from ..readers import json_rows
 from ..split import choose_parts
 from .cleaning import Cleaned
-from .likeness import SIMILARITY, Likeness, Pairs, exact_key, join_groups
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
 
 SPLIT_NAMES = ("train.jsonl", "validation.jsonl")

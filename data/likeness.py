@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ...chunking import Flags, Ints
-from ...core.errors import DataError
-from ..split import hash_runs
-from ..unspaced import UNSPACED
+from ..chunking import Flags, Ints
+from ..core.errors import DataError
+from .split import hash_runs
+from .unspaced import UNSPACED
 
 # Two texts are compared by their pairs of neighboring words: one changed word of a hundred changes two pairs.
 PAIR = 2
@@ -140,6 +141,18 @@ class Likeness:
             self._texts.append(pairs)
             self._places.append(place)
         return found
+
+
+def find_like(texts: Sequence[str]) -> dict[int, int]:
+    """Texts that are nearly the same as an earlier one, with the number of that one, counted from 0."""
+    pairs, found = Pairs(), dict[int, int]()
+    with suppress(DataError):  # Check and a map are of use without rensa, too
+        earlier = Likeness(SIMILARITY, pairs)
+        pairs.count(texts)
+        for n, text in enumerate(texts):
+            for place in earlier.find(text, str(n))[:1]:
+                found[n] = int(place)
+    return found
 
 
 def _import_rensa() -> Any:
