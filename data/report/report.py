@@ -98,27 +98,14 @@ class SourceReport:
             name, what, files, count, sum(lengths), trained_tokens, histogram, text, rows, tuple(notes)
         )
 
-    @property
-    def summary(self) -> str:
-        """The dataset in one sentence."""
-        if self.rows:
-            return f"{self.name}: {self.what}, {format_count(self.examples, 'example')}, {self.tokens:,} tokens."
-        text = self.text or SliceMap()
-        blocks = format_count(text.blocks, "block")
-        if text.overlaps:
-            blocks += f" and {format_count(text.overlaps, 'overlap block')}"
-        files, parts = format_count(self.files, "file"), format_count(text.parts, "section")
-        parts += " between hard cuts" if text.parts > 1 else ""
-        return f"{self.name}: {self.what}, {files}, {parts}, {text.text_tokens:,} tokens, {blocks}."
-
     def lines(self) -> Iterator[str]:
         """The dataset in the lines of a report."""
         if text := self.text:
-            overlap = f" and {text.overlaps} overlap {plural(text.overlaps, 'block')}" if text.overlaps else ""
+            overlap = f" and {format_count(text.overlaps, 'overlap block')}" if text.overlaps else ""
             yield (
-                f"{self.name}: {self.what}, {self.files} {plural(self.files, 'file')}, "
-                f"{text.parts} {plural(text.parts, 'section')}, {text.units_text} -> "
-                f"{text.blocks} {plural(text.blocks, 'block')}{overlap}"
+                f"{self.name}: {self.what}, {format_count(self.files, 'file')}, "
+                f"{format_count(text.parts, 'section')}, {text.units_text} -> "
+                f"{format_count(text.blocks, 'block')}{overlap}"
             )
             yield f"  {text.words(self.tokens)}. {text.proof}"
         if rows := self.rows:
@@ -127,9 +114,9 @@ class SourceReport:
             if self.lengths.second:
                 which = f"two longest examples have {self.lengths.longest} and {self.lengths.second}"
             yield (
-                f"{self.name}: {self.what}; {rows.rows} {plural(rows.rows, 'row')} -> {self.examples} "
-                f"{plural(self.examples, 'example')}{excluded}; {self.tokens} tokens, "
-                f"{self.trained_tokens} trained on; the {which} tokens"
+                f"{self.name}: {self.what}; {format_count(rows.rows, 'row')} -> "
+                f"{format_count(self.examples, 'example')}{excluded}; {self.tokens:,} tokens, "
+                f"{self.trained_tokens:,} trained on; the {which} tokens"
             )
         yield from (f"  {note}" for note in self.notes)
 

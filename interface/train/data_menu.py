@@ -69,7 +69,7 @@ def preview_data(values: Mapping[str, Any], context: PageContext) -> DataPreview
             if is_small and not is_busy and not context.host.model_status().problem:
                 used = {key: values[key] for key in EXAMPLE_KEYS if key in values}  # others may be half typed
                 report = context.engine.check(training_settings({**used, "name": "look"}), context.host)
-                note = " ".join([*(source.summary for source in report.sources), *report.problems])
+                note = " ".join([*(f"{next(source.lines())}." for source in report.sources), *report.problems])
                 kinds = {"rows" if source.rows else "text" for source in report.sources} or kinds
                 examples = report.examples
             else:
