@@ -161,15 +161,8 @@ def _to_row(number: int, cells: list[str] | csv.Error, dialect: Dialect) -> Row:
     """A row by the names of its columns, or what is wrong with it in plain words."""
     names, quote = dialect.names, dialect.quote
     if isinstance(cells, csv.Error):
-        error = str(cells)
-        problem = f"can't be read ({error})."
-        if "field limit" in error:
-            remedy = f"Split the cell, or add the missing closing {quote}." if quote else "Split the cell."
-            problem = f"has a cell with more than {MAX_CELL_CHARS:,} characters. {remedy}"
-        elif "unexpected end" in error:
-            problem = f"ends too early: an opening {quote} has no closing {quote}."
-        elif "expected after" in error:
-            problem = f"has a {quote} inside a cell. Write it twice ({quote}{quote})."
+        remedy = f"A {quote} inside a cell must be written twice. " if quote else ""
+        problem = f"can't be read ({cells}). {remedy}A cell has at most {MAX_CELL_CHARS:,} characters."
         return Row(number, {}, problem)
     if any("\x00" in cell for cell in cells):
         return Row(number, {}, "contains a NUL byte. Save the table again as a CSV file in UTF-8.")

@@ -59,6 +59,7 @@ EXPORT_COLUMNS = {
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 ENDS_TOO_EARLY = "ends too early"
+JSON_HINT = 'Put keys and texts in straight double quotes ("). In a text, write a line break as \\n and \\ as \\\\'
 NOT_SPACE = re.compile(r"\S")
 
 
@@ -101,8 +102,6 @@ def read_json(path: Path, name: str) -> Table:
             note = f"{name} has one row per line, so it was read as JSONL."
             return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{name} {_limit_problem(error)}") from error
     if not isinstance(value, dict):
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
@@ -157,8 +156,6 @@ def _array_rows(text: str, name: str) -> Iterator[Row]:
             raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{name} {_limit_problem(error)}") from error
 
 
 def read_jsonl(path: Path, name: str) -> Table:
@@ -200,15 +197,11 @@ def _rows_of_lines(lines: Iterable[str | bytes]) -> Iterator[Row]:
         except UnicodeDecodeError as error:
             row = Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
         except json.JSONDecodeError as error:
-            problem = f"{_explain(error, text)}. Each row must be a complete JSON object on one line."
-            if text.strip() in ("{", "["):
-                problem = (
-                    "starts an object that does not end on the same line. Put each row on one line, or save all "
-                    "rows as an array in a .json file."
-                )
-            row = Row(number, {}, problem)
-        except (RecursionError, ValueError) as error:
-            row = Row(number, {}, _limit_problem(error))
+            row = Row(number, {}, f"{_explain(error, text)}. Each row must be a complete JSON object on one line.")
+        except RecursionError:
+            row = Row(number, {}, "is nested too deeply.")
+        except ValueError:  # Python refuses numbers with thousands of digits
+            row = Row(number, {}, "contains a number with thousands of digits.")
         yield row
 
 
@@ -221,31 +214,11 @@ def _json_problem(error: json.JSONDecodeError, text: str) -> str:
 
 
 def _explain(error: json.JSONDecodeError, line: str) -> str:
-    """A JSON error in plain words."""
-    column = error.colno - 1
-    rest = line[column : column + 20].strip()
+    """Where JSON is broken, and what may be wrong there."""
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
         return ENDS_TOO_EARLY
-    if error.msg.startswith("Invalid control character"):
-        explanation = (
-            "a string contains a line break or control character that is not escaped. Write a line break as \\n"
-        )
-    elif error.msg.startswith("Invalid \\escape"):
-        explanation = "there is a single backslash. Write it twice"
-    elif rest[:1] in "'‘’“”" or "property name" in error.msg:
-        explanation = 'put keys and strings in straight double quotes (")'
-    elif error.msg == "Extra data":
-        explanation = "there is extra text after the end of the JSON value"
-    else:
-        explanation = f"{error.msg[0].lower()}{error.msg[1:]}"
-    return f"at column {error.colno} ({rest!r}): {explanation}"
-
-
-def _limit_problem(error: Exception) -> str:
-    """The problem of valid JSON that is nested too deeply for Python or holds too long a number."""
-    if isinstance(error, RecursionError):
-        return "is nested too deeply. Each row must be a JSON object whose keys are column names."
-    return "contains a number with thousands of digits. Put it in quotes, or remove it."
+    rest = line[error.colno - 1 : error.colno + 19].strip()
+    return f"at column {error.colno} ({rest!r}): {error.msg[0].lower()}{error.msg[1:]}. {JSON_HINT}"
 
 
 def find_program(columns: Mapping[str, Any]) -> str:

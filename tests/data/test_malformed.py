@@ -104,7 +104,7 @@ PDF_LOOP = (
     b"2 0 obj<</Type/Pages/Kids[2 0 R]/Count 1>>endobj\ntrailer<</Root 1 0 R>>"
 )
 CASES: list[tuple[str, str, object, str]] = [
-    ("jsonl", "rows over lines", '{\n"text": "a"\n}\n' * 2, "line 4: at column 1 ('{'): there is extra"),
+    ("jsonl", "rows over lines", '{\n"text": "a"\n}\n' * 2, "line 4: at column 1 ('{'): extra data"),
     ("csv", "too many cells", "question,answer\na,b\nc,d,e\n", "line 3: the row has 3 columns instead of 2"),
     ("csv", "an Excel file", b"PK\x03\x04" + b"\x00" * 50, "ZIP archive (or an Excel"),
     ("db", "no tables", partial(write_database, "create table a (b); drop table a"), "has no tables"),

@@ -57,13 +57,16 @@ def test_an_array_and_lines_with_the_suffix_of_the_other_are_read_with_a_note(tm
     ("content", "message"),
     [
         ('[{"a": "b"}, {"a"', "a.json, line 1: the file ends too early"),
-        ('[{"a": "b"},\n {"a": \'b\'}]', "a.json, line 2: at column 8 (\"'b'}]\"): put keys and strings"),
-        ('[{"a": "C:\\dir"}]', "there is a single backslash. Write it twice"),
+        (
+            '[{"a": "b"},\n {"a": \'b\'}]',
+            "a.json, line 2: at column 8 (\"'b'}]\"): expecting value. Put keys and texts",
+        ),
+        ('[{"a": "C:\\dir"}]', r"invalid \escape. Put keys and texts in straight double quotes"),
         (" \n ", "a.json is empty. Add rows to it, or remove it from the dataset."),
         ("[]", "a.json has no rows."),
         ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
         (b"\x00" * 5000, "a.json is not text"),
-        ('[{"a": "b"}] [{"a": "c"}]', "there is extra text after the end"),
+        ('[{"a": "b"}] [{"a": "c"}]', "extra data. Put keys"),
     ],
 )
 def test_json_that_cannot_be_read(tmp_path, content, message):
@@ -74,8 +77,8 @@ def test_json_that_cannot_be_read(tmp_path, content, message):
     ("line", "message"),
     [
         ('{"a": "b"', "ends too early"),
-        ("{", "starts an object that does not end on the same line. Put each row on one line"),
-        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): put keys and strings in straight double quotes"),
+        ("{", "ends too early. Each row must be a complete JSON object on one line."),
+        ("{'a': 'b'}", "at column 2 (\"'a': 'b'}\"): expecting property name enclosed in double quotes. Put"),
         ("null", "is null. Each row must be a JSON object"),
         ("[" * 100_000, "is nested too deeply"),
         (b'{"a": ' + b"1" * 5_000 + b"}", "contains a number with thousands of digits"),
