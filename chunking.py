@@ -68,14 +68,6 @@ Encoder = Callable[[Sequence[str]], Sequence[EncodedText]]
 BoundsFinder = Callable[[str, "Sections"], UnitBounds]  # implemented in data/text/
 
 
-class Sentence(NamedTuple):
-    """A sentence by its place in the text, moved to token bounds."""
-
-    start: int
-    end: int
-    tokens: int
-
-
 class Block(NamedTuple):
     """One training example by its place in the text; `tokens` counts BOS and EOS too."""
 
@@ -193,12 +185,6 @@ class SlicedText:
 
     def text_of(self, block: Block) -> str:
         return self.text[block.start : block.end]
-
-    def sentences(self) -> Iterator[Sentence]:
-        """The sentences in order; one that is too long for a block comes as its pieces."""
-        units = self.units
-        columns = (units.start, units.end, units.last - units.first)
-        return map(Sentence._make, zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
     def left_out_characters(self) -> int:

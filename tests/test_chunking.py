@@ -117,7 +117,7 @@ def six_letters(pieces):
 
 def test_what_no_block_can_hold_or_the_tokenizer_drops_is_counted_as_lost():
     result = slice_words("x", heavy_at_the_end, cutoff=16)
-    assert (len(result), result.lost, result.left_out, list(result.sentences())) == (0, 1, 0, [])
+    assert (len(result), result.lost, result.left_out, len(result.units)) == (0, 1, 0, 0)
     result = slice_words("x" * 16 + "\n#", heavy_at_the_end, cutoff=16, eos=EOS, overlap=True)
     assert [(block.tokens, block.ends_section) for block in result] == [(16, False), (1, False)]
     assert result.lost == 1
@@ -140,8 +140,8 @@ def test_min_chars_leaves_out_and_counts():
 
 
 def test_a_bound_inside_a_token_moves_to_its_end():
-    result = slice_words("Aa bb. Cc dd. Ee ff.", six_letters, cutoff=16)
-    assert [(s.start, s.end) for s in result.sentences()] == [(0, 6), (6, 18), (18, 20)]
+    units = slice_words("Aa bb. Cc dd. Ee ff.", six_letters, cutoff=16).units
+    assert (units.start.tolist(), units.end.tolist()) == ([0, 6, 18], [6, 18, 20])
 
 
 def test_long_sections_go_in_pieces_that_end_at_lines_or_before_spaces():
