@@ -216,7 +216,7 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("as both", form="text and questions"),
             ),
             ("notes",),
-            rates=RATES[2:4],
+            rates=RATES[3:],
             measures=("answers_03",),
             pictured=True,
             background="In one round of `script.py data study`, the demo model wrote 613 notes on this text. 57 "
