@@ -105,9 +105,7 @@ def make_runs(args: argparse.Namespace) -> None:
         planned = planned_runs(args)
         part, parts = map(int, args.part.split("/"))
         waiting = [run for run in planned[part - 1 :: parts] if lab.key(run) not in done]
-        print(
-            f"{len(planned)} runs, {len(planned) - len(waiting)} of them done. Results: {args.results}", flush=True
-        )
+        print(f"{len(planned)} runs planned, {len(waiting)} to make here. Results: {args.results}", flush=True)
         start, seconds = time.monotonic(), list[float]()
         for number, run in enumerate(waiting, start=1):
             # One and a half times the median of the last ones: runs differ in their tokens.
