@@ -152,9 +152,6 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
         )
     options.warn_about_names(folders)
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
-    for lora in runs:
-        for sentence in run_files.describe_damage(lora.damage):
-            say(f"{lora.name}: {sentence}")
 
 
 def _format_date(lora: LoraEntry) -> str:

@@ -110,12 +110,12 @@ class QueueView:
         return ""
 
     def _read_queue(self) -> tuple[Queue, str]:
-        """The queue and what is damaged in it; if it cannot be read, the last one and the error."""
+        """The queue; if it cannot be read, the last one and the error."""
         try:
-            self._last_read, problem = self._runner.read_with_damage()
+            self._last_read = self._runner.queue
         except (TrainingProError, OSError) as error:
             return self._last_read, error_message(error)
-        return self._last_read, problem
+        return self._last_read, ""
 
 
 def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:
