@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ..core import dist_env
 from ..core.errors import ModelError, SavingError
-from ..core.files import describe_unusable, safe_paths
+from ..core.files import safe_paths
 from ..core.host import Folders, Host
 from ..core.jobs import SESSION, Job, JobFn, JobKind, console
-from ..core.readable import quote, readable
+from ..core.readable import quote
 from ..core.version import launch_command
 from ..data import dataset_index
 from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
@@ -114,16 +114,9 @@ def find_folders(args: argparse.Namespace) -> Folders:
     return replace(folders, models=args.models or folders.models, loras=args.loras or folders.loras)
 
 
-def warn_about_names(folders: Folders) -> None:
-    """Say once which files and folders of the user can't be chosen because of their names."""
-    for sentence in describe_unusable(folders.listed):
-        say(readable(sentence))
-
-
 def make_host(args: argparse.Namespace) -> StandaloneHost:
     """Make the host with the model that the options name."""
     folders = find_folders(args)
-    warn_about_names(folders)
     # On a page, the model is chosen later, and each has its own tokenizer.
     if args.tokenizer and not args.model:
         raise ModelError("To use --tokenizer, also add --model.")

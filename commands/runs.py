@@ -150,7 +150,6 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
         lines.append(
             f"Cached datasets: {size(cached)}. To delete them: {command}. The next run creates them again."
         )
-    options.warn_about_names(folders)
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
 
 

@@ -54,7 +54,6 @@ SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Long enough for another program that only looks: it holds the lock for that moment.
 PATIENCE_SECONDS, LOOK_SECONDS = 0.2, 0.02
-MAX_SHOWN_NAMES = 3
 # A float holds whole numbers up to this one exactly; our counts and times are far smaller.
 MAX_NUMBER = 2**53
 MAX_FLOAT = 1e300
@@ -301,20 +300,6 @@ def usable_entries(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in folder.iterdir() if not has_impossible_character(path.name)]
-
-
-def describe_unusable(folders: Iterable[Path]) -> list[str]:
-    """Say of each folder which of its names can't be used, and what to do."""
-    sentences = []
-    for folder in folders:
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        if unusable := [quote(name) for name in names if has_impossible_character(name)]:
-            shown = ", ".join(unusable[:MAX_SHOWN_NAMES]) + " and more" * (len(unusable) > MAX_SHOWN_NAMES)
-            are, them = ("name is", "it") if len(unusable) == 1 else ("names are", "them")
-            sentences.append(
-                f"{folder}: {len(unusable)} {are} not valid UTF-8 and can't be used: {shown}. Rename {them}."
-            )
-    return sentences
 
 
 def modified_at(path: Path) -> float:

@@ -42,8 +42,6 @@ class Folders:
         self.pairs = self.training / "pairs.json"  # which preferences the user switched or dropped
         # The user's list of assistant refusal phrases that Check looks for.
         self.refusal_phrases = self.training / "refusals.txt"
-        # The folders whose entries the user chooses by name.
-        self.listed = (self.datasets, self.models, self.loras, self.presets, self.formats)
 
     def output_folder(self, *, full_finetune: bool) -> Path:
         """Folder for the result of a run: `models` for a fully fine-tuned model, else `loras`."""

@@ -10,7 +10,6 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.errors import TrainingProError, error_message
-from ...core.files import describe_unusable
 from ...core.host import Folders
 from ...core.jobs import progress_text
 from ...core.own_environment import State, own_environment
@@ -268,15 +267,10 @@ class RunsTab:
             return {**unchanged, self._table: problem, self._runs: inputs.get(self._runs, [])}
         names = {name for run in runs for name in run.entry.names}
         gone = {box: "" for box in boxes if (inputs.get(box) or "") not in {"", *names}}
-        unusable = map(markup.problem, describe_unusable(self._context.host.folders.listed))
         environment = own_environment(self._context.host.folders)
         has_environment = environment.state is not State.MISSING
         text = f"The training environment takes {size(environment.size)}." if has_environment else ""
-        parts = [
-            self._list_html({**inputs, **gone, self._runs: runs}),
-            *unusable,
-            markup.paragraph(text, quiet=True),
-        ]
+        parts = [self._list_html({**inputs, **gone, self._runs: runs}), markup.paragraph(text, quiet=True)]
         button = gr.update(visible=has_environment)
         shown = {self._table: markup.join(parts), self._runs: runs, self._environment_button: button}
         return {**unchanged, **gone, **shown}
