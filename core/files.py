@@ -310,6 +310,16 @@ def modified_at(path: Path) -> float:
         return 0.0
 
 
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in a folder; 0 if there is none."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - 30,000 files
+    return total
+
+
 # Numbers with their bounds.
 Timestamp = Annotated[float, 0, LAST_SECOND]
 Count = Annotated[int, 0, MAX_NUMBER]

@@ -10,12 +10,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import NamedTuple
 
+from . import files
 from .errors import BusyError, SavingError, TrainingProError
 from .files import PART_SUFFIX, lock, move_new_folder, read_json, remove_folder, write_error_reason, write_json
 from .host import Folders
@@ -67,8 +67,8 @@ class OwnEnvironment:
     @property
     def size(self) -> int:
         """Bytes on the disk, with downloads; those of a complete one are noted, others are counted."""
-        downloads = folder_size(self.folder.with_name(self.folder.name + DOWNLOADS_SUFFIX))
-        return downloads + (read_marker(self.folder).size or folder_size(self.folder))
+        downloads = files.folder_size(self.folder.with_name(self.folder.name + DOWNLOADS_SUFFIX))
+        return downloads + (read_marker(self.folder).size or files.folder_size(self.folder))
 
 
 def own_environment(folders: Folders) -> OwnEnvironment:
@@ -152,16 +152,6 @@ def read_marker(folder: Path) -> Marker:
 def write_marker(folder: Path, note: Marker) -> None:
     """Write the marker atomically, so that a readable marker is complete."""
     write_json(folder / MARKER_NAME, asdict(note))
-
-
-def folder_size(folder: Path) -> int:
-    """Bytes of all files in a folder; 0 if there is none."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - 30,000 files
-    return total
 
 
 class Python(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core import own_environment
 from ..core.errors import BusyError, SavingError, StoppedError, TrainingProError
-from ..core.files import free_bytes, is_disk_full, lock, write_error_reason
+from ..core.files import folder_size, free_bytes, is_disk_full, lock, write_error_reason
 from ..core.host import Folders
 from ..core.jobs import Job, JobEnded, JobFn, Note, Request, Stage
 from ..core.own_environment import Marker, read_config, read_marker, read_pins, write_marker
@@ -117,7 +117,7 @@ class Environment:
                         "See the error above."
                     )
                 installed = {**marker.lists, **{name: read_pins(name) for name in lists}}
-                taken = own_environment.folder_size(self.folder)
+                taken = folder_size(self.folder)
                 write_marker(self.folder, Marker(installed, torch, size=taken))
             shutil.rmtree(downloads_folder, ignore_errors=True)
         except KeyboardInterrupt:

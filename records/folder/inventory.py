@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import SavingError
-from ...core.files import modified_at, read_json, safe_paths, usable_entries, write_json
+from ...core.files import folder_size, modified_at, read_json, safe_paths, usable_entries, write_json
 from ...core.host import Folders
 from ...core.jobs import Step, event_file, progress_of
 from ...train_utils import checkpoint_step, duration, natural_key
@@ -101,7 +101,7 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         steps=log.get("steps") or now.steps,
         loss=next((float(loss) for loss in losses if loss is not None), None),
         when=when,
-        size=loras.size_on_disk(folder),
+        size=folder_size(folder),
         parts=parts,
         note=run_files.read_note(folder),
     )
@@ -148,7 +148,7 @@ def _parts(folder: Path) -> list[LoraPart]:
     for path in (*loras.checkpoint_folders(folder), *run_files.replaced_folders(folder)):
         kind, is_here = _kind(path), path.is_dir() and not any(map(safe_paths.leads_out, (path, path.parent)))
         if kind is not None and is_here:
-            parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), loras.size_on_disk(path), path))
+            parts.append(LoraPart(path.name, kind, checkpoint_step(path.name), folder_size(path), path))
     kinds = ("checkpoint", "LoRA only", "backup", "earlier")
     return sorted(parts, key=lambda p: (kinds.index(p.kind) // 2, p.step or 0, natural_key(p.name)))
 

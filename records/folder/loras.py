@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...core.errors import SavingError
-from ...core.files import PART_SUFFIX, move_atomically, remove_folder, safe_paths, usable_entries
+from ...core.files import PART_SUFFIX, folder_size, move_atomically, remove_folder, safe_paths, usable_entries
 from ...train_utils import checkpoint_name, checkpoint_step, natural_key
 from . import run_files
 
@@ -181,14 +181,14 @@ def slim_checkpoint(checkpoint: Path) -> int:
     """Reduce a checkpoint to its LoRA, to load but not to resume from. Return the bytes freed."""
     if not has_weights(checkpoint):
         raise SavingError(f"{checkpoint} has no LoRA, so nothing would remain. Delete it instead.")
-    before, state = size_on_disk(checkpoint), checkpoint / run_files.STATE
+    before, state = folder_size(checkpoint), checkpoint / run_files.STATE
     marker = state.with_name(state.name + PART_SUFFIX)
     if state.is_file():  # marks it as complete; after a kill in between, its new name says what to finish
         move_atomically(state, marker)
     for item in [p for p in checkpoint.iterdir() if p != marker and p.name.startswith(TRAINING_STATE_PREFIXES)]:
         item.unlink()
     marker.unlink(missing_ok=True)
-    return before - size_on_disk(checkpoint)
+    return before - folder_size(checkpoint)
 
 
 def thin_checkpoints(folder: Path, keep: int, best: int, start_step: int = 0) -> None:
@@ -222,15 +222,6 @@ def free_disk_space(folder: Path, start: Checkpoint | None) -> None:
                 remove_checkpoint(backup.folder)
         for checkpoint in surplus_checkpoints(checkpoints(folder), keep=1, best=start.step if start else 0):
             slim_checkpoint(checkpoint.folder)
-
-
-def size_on_disk(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a file that vanishes meanwhile does not count."""
-    total = 0
-    for file in folder.rglob("*"):
-        with suppress(OSError):
-            total += 0 if file.is_dir() else file.lstat().st_size
-    return total
 
 
 def gguf_file(folder: Path) -> Path:

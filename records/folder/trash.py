@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import BusyError, SavingError
-from ...core.files import modified_at, move_atomically, remove_folder, safe_paths
+from ...core.files import folder_size, modified_at, move_atomically, remove_folder, safe_paths
 from ...core.host import Folders
 from . import inventory
-from .loras import free_name, size_on_disk
+from .loras import free_name
 from .run_files import BACKUP_FOLDER, HIDDEN_SUFFIX, PARAMETERS
 from .run_folder import refuse_in_progress
 
@@ -35,7 +35,7 @@ class TrashItem:
 
     @property
     def size(self) -> int:
-        return size_on_disk(self.folder)
+        return folder_size(self.folder)
 
 
 def list_trash(folders: Folders) -> list[TrashItem]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from training_pro.core.files import folder_size
 from training_pro.core.findings import texts
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.report import (
@@ -134,8 +135,8 @@ def test_the_estimate_is_what_is_written_and_a_full_disk_is_refused(place):
     place.train(**values)
     folders, full = [p for p in place.lora().iterdir() if p.is_dir()], loras.checkpoints(place.lora())
     assert (disk.shrunk, len(folders), len(full)) == (8, 10, 2)
-    assert loras.size_on_disk(full[0].folder) == pytest.approx(disk.checkpoint, rel=0.1)
-    assert loras.size_on_disk(place.lora()) < disk.most
+    assert folder_size(full[0].folder) == pytest.approx(disk.checkpoint, rel=0.1)
+    assert folder_size(place.lora()) < disk.most
     assert told(disk, 1_000_000)[-1].startswith("Disk: the LoRA needs ")
     assert told(disk, disk.made + 2_100_000) == ()
     assert told(disk, disk.made + 2_100_000, "advice")[0].startswith("Disk: the run may need up to ")

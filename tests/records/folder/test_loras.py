@@ -2,6 +2,7 @@
 
 import pytest
 from training_pro.core.errors import SavingError
+from training_pro.core.files import folder_size
 from training_pro.records.folder import RunFolder, loras
 from training_pro.tests.records import on_disk
 from training_pro.tests.tiny import read_tree
@@ -50,7 +51,7 @@ def test_a_slim_checkpoint_is_only_the_lora(tmp_path):
     }
     folder = on_disk.write_files(tmp_path, "a", files) / "checkpoint-4"
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-    assert loras.size_on_disk(folder) == sum(sizes.values())
+    assert folder_size(folder) == sum(sizes.values())
     assert loras.slim_checkpoint(folder) == sum(sizes[name] for name in (STATE, "optimizer.pt", "rng_state.pth"))
     assert sorted(file.name for file in folder.iterdir()) == ["adapter_config.json", WEIGHTS, "mine.txt"]
     assert loras.checkpoints(tmp_path / "a") == [] and loras.slim_checkpoint(folder) == 0
