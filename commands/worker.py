@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         except (EOFError, OSError):
             os._exit(0)  # the program with the tab has ended: nobody waits for what is under way
 
-    def work(number: int, method: str, words: Sequence[Any], options: Mapping[str, Any], with_job: bool) -> None:
+    def work(number: int, method: str, values: Mapping[str, Any], with_job: bool) -> None:
         job = Job("answer", method)
 
         def send_events() -> None:
@@ -51,8 +51,8 @@ def run(arguments: Sequence[str]) -> int:
             jobs[number] = job
             follower.start()
         try:
-            more = (host, job) if with_job else (host,)
-            answer = ("result", getattr(engine, method)(*words, *more, **options))
+            more = {"host": host, "job": job} if with_job else {"host": host}
+            answer = ("result", getattr(engine, method)(**more, **values))
         except TrainingProError as error:
             answer = ("error", (type(error).__name__, vars(error) | {"text": str(error)}))
         except BaseException as error:  # noqa: BLE001 - whoever asked must get an answer

@@ -6,6 +6,7 @@ folder among those of running runs. It and the worker run a copy of this program
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -13,27 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from ..core import errors, files
 from ..core.channel import Channel
-from ..core.engine import (
-    NO_PREVIEW,
-    RECALL_PASSAGES,
-    AnswerRequest,
-    GgufRequest,
-    LoraName,
-    MapRequest,
-    MergeRequest,
-    PerplexityRequest,
-    PreviewQuery,
-    StudyRequest,
-)
 from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
 from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Advice, Job, JobEnded, Request, Session, Stage, event_file
@@ -45,10 +34,7 @@ from ..settings.definitions import FULL_FINETUNE, TrainingSettings
 from ..settings.files import as_file
 from .peft_engine import PeftEngine
 
-if TYPE_CHECKING:
-    from ..data.report import DatasetReport
-
-Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
 # In the folder of a run that was started here: what it was started with, and all that it printed.
 STARTED, OUTPUT = "settings.json", "output.txt"
 # Importing the libraries takes up to a minute on a slow disk; until then, a new process has no lock.
@@ -59,27 +45,46 @@ NOT_FOR_RUNNING = ("tests", "bench", "docs", "user_data", "__pycache__", ".*")
 LAST_LINES = 12
 
 
+def _in_worker(method: Method) -> Method:
+    """Let a method of the engine run in the worker if the host's model is for processes of their own."""
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def call(engine: ProcessEngine, *args: Any, **more: Any) -> Any:
+        given = signature.bind(engine, *args, **more).arguments
+        target: OwnProcess | None = given["host"].own_process
+        if target is None:
+            return method(engine, *args, **more)
+        job: Job | None = given.get("job")
+        if job is not None:
+            job.log.append(Stage(text="Starting"))
+        values = {name: value for name, value in given.items() if name not in ("self", "host", "job")}
+        return engine.worker(target, given["host"].folders).ask(method.__name__, values, job)
+
+    return cast("Method", call)
+
+
 class ProcessEngine(PeftEngine):
     """Trains in the program with the tab, or in processes of their own if the host's model is for these."""
+
+    check = _in_worker(PeftEngine.check)
+    check_start = _in_worker(PeftEngine.check_start)
+    probe = _in_worker(PeftEngine.probe)
+    layers = _in_worker(PeftEngine.layers)
+    answer = _in_worker(PeftEngine.answer)
+    perplexity = _in_worker(PeftEngine.perplexity)
+    recall = _in_worker(PeftEngine.recall)
+    evidence = _in_worker(PeftEngine.evidence)
+    write_pairs = _in_worker(PeftEngine.write_pairs)
+    study = _in_worker(PeftEngine.study)
+    exam = _in_worker(PeftEngine.exam)
+    draw_map = _in_worker(PeftEngine.draw_map)
+    merge = _in_worker(PeftEngine.merge)
+    export_gguf = _in_worker(PeftEngine.export_gguf)
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
         self._lock = threading.Lock()
-
-    def check(self, settings: TrainingSettings, host: Host, *, show: PreviewQuery = NO_PREVIEW) -> DatasetReport:
-        return self._call(super().check, settings, host=host, show=show)
-
-    def check_start(
-        self,
-        settings: TrainingSettings,
-        host: Host,
-        *,
-        resume: str = "",
-        show: PreviewQuery = NO_PREVIEW,
-        problems: Sequence[str] = (),
-    ) -> DatasetReport:
-        problems = tuple(problems)
-        return self._call(super().check_start, settings, host=host, resume=resume, show=show, problems=problems)
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         if (target := host.own_process) is None:
@@ -125,42 +130,6 @@ class ProcessEngine(PeftEngine):
                 session.auto_start.current_number = number  # so that the queue does not take it back meanwhile
                 session.train(running.name, host, work, queue_number=number, is_elsewhere=True)
 
-    def layers(self, host: Host) -> Mapping[str, int]:
-        return self._call(super().layers, host=host)
-
-    def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
-        return self._call(super().export_gguf, asked, host=host)
-
-    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        return self._call(super().probe, settings, host=host, job=job)
-
-    def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
-        return self._call(super().answer, question, host=host, job=job)
-
-    def perplexity(self, asked: PerplexityRequest, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
-        return self._call(super().perplexity, asked, settings, host=host, job=job)
-
-    def recall(self, lora: LoraName, host: Host, job: Job, *, passages: int = RECALL_PASSAGES) -> JobEnded:
-        return self._call(super().recall, lora, host=host, job=job, passages=passages)
-
-    def evidence(self, lora: LoraName, host: Host, job: Job) -> JobEnded:
-        return self._call(super().evidence, lora, host=host, job=job)
-
-    def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
-        return self._call(super().write_pairs, data, out, tokens, host=host, job=job)
-
-    def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
-        return self._call(super().study, asked, host=host, job=job)
-
-    def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
-        return self._call(super().exam, exam, lora, host=host, job=job)
-
-    def draw_map(self, asked: MapRequest, host: Host, job: Job) -> JobEnded:
-        return self._call(super().draw_map, asked, host=host, job=job)
-
-    def merge(self, asked: MergeRequest, host: Host, job: Job) -> JobEnded:
-        return self._call(super().merge, asked, host=host, job=job)
-
     def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded:
         with _exclusive(host):
             return super().attach_lora(name, strength, host, job)
@@ -176,23 +145,14 @@ class ProcessEngine(PeftEngine):
                 self._worker.close()
             self._worker = None
 
-    def _call(
-        self, here: Callable[..., Result], *words: Any, host: Host, job: Job | None = None, **more: Any
-    ) -> Result:
-        """Call a method of the engine here, or in the worker, which is started (again) where that is needed."""
-        target = host.own_process
-        if target is None:
-            return here(*words, host, *([job] if job else []), **more)
-        if job is not None:
-            job.log.append(Stage(text="Starting"))
+    def worker(self, target: OwnProcess, folders: Folders) -> Worker:
+        """The worker that has this model; it is started (again) where that is needed."""
         with self._lock:
             if self._worker is None or self._worker.target != target or not self._worker.is_alive():
                 if self._worker is not None:
                     self._worker.close()
-                self._worker = Worker(target, host.folders)
-            worker = self._worker
-        result: Result = worker.ask(here.__name__, words, more, job)
-        return result
+                self._worker = Worker(target, folders)
+            return self._worker
 
 
 def _exclusive(host: Host) -> AbstractContextManager[None]:
@@ -222,7 +182,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
-    def ask(self, method: str, words: Sequence[Any], more: Mapping[str, Any], job: Job | None) -> Any:
+    def ask(self, method: str, given: Mapping[str, Any], job: Job | None) -> Any:
         """Call a method of the engine there; its events go to the log of the job."""
         with self._lock:
             self._count += 1
@@ -230,7 +190,7 @@ class Worker:
             self._answers[number] = answers
         has_stopped = False
         with suppress(OSError):  # it has ended, which is said below
-            self._channel.send((number, method, tuple(words), dict(more), job is not None))
+            self._channel.send((number, method, given, job is not None))
         while True:
             if job is not None and job.control.asked(Request.STOP) and not has_stopped:
                 has_stopped = True
