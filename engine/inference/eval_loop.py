@@ -25,7 +25,6 @@ Group: TypeAlias = int | Numbers
 ExampleSequence: TypeAlias = Sequence[Example] | Examples
 ProgressFn: TypeAlias = Callable[[float], None]  # called with the share that is done
 PROGRESS_SECONDS = 3.0
-TIMED_BATCHES = 3  # so many batches are timed to estimate a whole pass
 SAVED_LORA_TOKENS = 2048  # in a batch for a saved LoRA; one window may be longer, and is then a batch of its own
 Result = TypeVar("Result")
 
@@ -146,24 +145,6 @@ class EvalLoop:
         np.add.at(totals.losses, loss_groups, rows.losses.double().cpu().numpy())
         np.add.at(totals.hits, loss_groups, rows.hits.cpu().numpy())
         np.add.at(totals.tokens, loss_groups, 1)
-
-    def estimate_seconds(self, examples: Sequence[Example]) -> float:
-        """Estimate the seconds of a pass, by the tokens and the times of a few batches of different lengths."""
-        lengths = [example.tokens for example in examples]
-        batches = self._batches(lengths)
-        # The first of a batch is the longest.
-        tokens = [
-            sum(lengths[n] for n in batch) if self._packed else len(batch) * lengths[batch[0]] for batch in batches
-        ]
-        # The longest, a middle and the shortest batch: the time of a token depends on the length of its row.
-        timed = np.linspace(0, len(batches) - 1, min(TIMED_BATCHES, len(batches))).round().astype(int).tolist()
-        add, began = partial(self._add, GroupSums(*np.zeros((3, 1)))), time.perf_counter()
-        with evaluation_context(self.model):
-            for number in timed:
-                for _ in failures.BatchSplitter().run([(examples[n], 0) for n in batches[number]], add):
-                    pass
-        share = sum(tokens[number] for number in timed) / sum(tokens)
-        return float((time.perf_counter() - began) / share)
 
 
 def lora_phrase(name: str) -> str:

@@ -190,11 +190,6 @@ class RunMeasurements:
             validation_key=self._run_plan.validation_key,
         )
 
-    def estimate_seconds(self) -> float:
-        """Estimate the seconds of an evaluation by timing a part of it."""
-        continuations = [example for pair in self._pairs for example in pair]
-        return self._eval_loop.estimate_seconds([*self._examples, *continuations])
-
 
 def plan_recall(passage_tokens: int, epoch_tokens: int, epochs: float) -> tuple[int, str]:
     """Return the tokens that recall reads in a run of so many epochs, and in words, when and for how long."""

@@ -19,9 +19,10 @@ from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
 from ...records.folder import RunFolder
 from ...settings.definitions import TrainingSettings
+from ...train_utils import FORWARD_SHARE
 from ..checks import check_run, raise_problems
 from ..compute import ModelCapabilities, Objective, failures, make_objective, measure_peak, probe_model
-from ..inference import RunMeasurements, SampleCallback
+from ..inference import SampleCallback
 from ..lora import add_param_count, autocast_model
 from ..plan import RunPlan, StepLog
 from .run import borrow_base_model, model_ready_to_train, prepare_data
@@ -46,17 +47,14 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
             objective = make_objective(capabilities, settings, model)
             job.log.append(Stage(text="Testing the longest batch"))
             measured = _probe_longest_batch(model, objective, run_plan)
-            # The seconds of an evaluation and of an answer are estimated by doing a part of one.
             times: dict[str, Any] = {}
-            if evaluations := run_plan.data.report.evaluations:
-                job.log.append(Stage(text="Running part of an evaluation to measure how long it takes"))
-                times["evaluations"] = evaluations
-                with suppress(Exception):  # a run also continues when an evaluation or an answer fails
-                    measurements = RunMeasurements(run_plan, model, capabilities, job, [], (), lambda step: False)
-                    times["evaluation_seconds"] = measurements.estimate_seconds()
+            if (split := run_plan.data.report.kept_aside) and run_plan.data.report.evaluations:
+                times["evaluations"] = run_plan.data.report.evaluations
+                times["evaluation_seconds"] = FORWARD_SHARE * split.tokens * measured.seconds / measured.tokens
             if rounds := run_plan.data.report.sample_rounds:
+                # The seconds of an answer are estimated by generating a part of one.
                 job.log.append(Stage(text="Generating part of a sample to measure how long it takes"))
-                with suppress(Exception):
+                with suppress(Exception):  # a run also continues when an answer fails
                     samples = SampleCallback(run_plan, StepLog((), None), host, job, 0)
                     if answer_seconds := samples.estimate_seconds(model):
                         times |= {"answers": rounds * len(samples.prompts), "answer_seconds": answer_seconds}
