@@ -24,13 +24,11 @@ from ...core.findings import Finding, advice
 from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
-from ...train_utils import format_count, plural
+from ...train_utils import plural
 from .peft_private import (
     BIAS_WARNING,
-    PEFT_AFFIXES,
     PEFT_ATTRIBUTES,
     PEFT_LAYER_TYPES,
-    SIZE_MISMATCH,
     TIED_WARNING,
     tie_weights,
     unwrap_layer,
@@ -186,15 +184,8 @@ def _explain_load_error(error: Exception, folder: Path, base: torch.nn.Module) -
     if isinstance(error, SafetensorError):
         message = first_line(error).removeprefix("Error while deserializing header: ")
         return f"{WEIGHTS} is damaged or incomplete ({message}). Copy or download it again."
-    mismatches = {
-        PEFT_AFFIXES.sub("", name): [shape.replace(", ", " x ") for shape in (actual, expected)]
-        for name, actual, expected in reversed(SIZE_MISMATCH.findall(str(error)))
-    }
-    if mismatches:
-        layer, (actual, expected) = mismatches.popitem()
-        differ = plural(len(mismatches), "differs", "differ")
-        others = f", and {format_count(len(mismatches), 'more layer')} {differ}" if mismatches else ""
-        return f"its weights for {layer} are {actual}, but this model needs {expected}{others}. {OTHER_MODEL_HINT}"
+    if "size mismatch" in str(error):  # torch's words
+        return f"its weights have other shapes than the layers of this model. {OTHER_MODEL_HINT}"
     targets = read_json(folder / CONFIG, {}).get("target_modules")
     targets = targets if isinstance(targets, list) else []
     existing = [f".{name}" for name, _ in base.named_modules()]

@@ -5,7 +5,6 @@ Checked with PEFT 0.18.1 and 0.21.2, and transformers 5.6.2 and 5.23.0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +21,6 @@ PEFT_ATTRIBUTES = ("peft_config", "_hf_peft_config_loaded")
 LEFTOVER_ATTRIBUTES = (*PEFT_ATTRIBUTES, "warnings_issued", "_require_grads_hook", "_require_grads_hooks")
 TIED_WARNING = "Model (has|with) `tie_word_embeddings=True`"
 BIAS_WARNING = "Careful, disabling adapter layers with bias"
-# torch's words for weights of another shape, in the error of `PeftModel.from_pretrained`.
-SIZE_MISMATCH = re.compile(
-    r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, "
-    r"the shape in current model is torch\.Size\(\[([\d, ]+)\]\)"
-)
-PEFT_AFFIXES = re.compile(r"^base_model\.model\.|\.(lora_|modules_to_save).*$")
 
 
 def unwrap_layer(layer: Any) -> Any:

@@ -75,7 +75,10 @@ def widen(folder):
 
 
 FAULTS = {
-    "other shape": (widen, "q_proj are 4 x 128, but this model needs 4 x 64, and 13 more layers differ"),
+    "other shape": (
+        widen,
+        "its weights have other shapes than the layers of this model.",
+    ),
     "other layers": (lambda f: change_config(f, target_modules=["c_attn"]), "1 of its 1 target modules is not in"),
     "damaged": (lambda f: (f / "adapter_model.safetensors").write_bytes(b"x" * 40), "is damaged or incomplete"),
     "no config": (lambda f: (f / "adapter_config.json").write_bytes(b"no"), "The LoRA 'bad' can't be used"),
