@@ -30,19 +30,6 @@ TOLERANCE, HALF_TOLERANCE = 1e-4, 3e-2
 
 
 @dataclass(frozen=True)
-class TokenLosses:
-    """Loss of each supervised token of a batch, whether its prediction was right, and its (row, column)."""
-
-    losses: torch.Tensor
-    hits: torch.Tensor
-    positions: torch.Tensor
-
-    def owners_at_labels(self, owners: torch.Tensor) -> torch.Tensor:
-        """Return the owner of each supervised token."""
-        return owners[self.positions[:, 0], self.positions[:, 1]]
-
-
-@dataclass(frozen=True)
 class BatchLosses:
     """What an objective makes of a batch: a loss for each supervised token, or for each example."""
 
@@ -54,7 +41,7 @@ class BatchLosses:
 
 @dataclass(frozen=True)
 class LossFunction:
-    """Computes the losses of the supervised tokens of a batch, whose hidden states alone go through the head.
+    """Computes the loss of each supervised token, and whether it was predicted; only these go through the head.
 
     Without a head, it takes all logits of the model, which works for any model.
     """
@@ -65,11 +52,11 @@ class LossFunction:
 
     def __call__(
         self, model: Any, inputs: Mapping[str, Any], labels: torch.Tensor, supervised: torch.Tensor | None = None
-    ) -> TokenLosses:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         positions = find_supervised(labels) if supervised is None else supervised
         if self.head is None:
             rows, targets = _supervised_rows(model(**inputs, use_cache=False).logits, labels, positions)
-            return _token_losses(rows.float(), targets, positions, self.smoothing)
+            return _token_losses(rows.float(), targets, self.smoothing)
         head, cap, recorded = self.head, self.cap, list[torch.Tensor]()
         own_forward = vars(head).get("forward")
 
@@ -91,19 +78,19 @@ class LossFunction:
             # A head that is trained needs a gradient of its own, so autograd has to keep what it needs for that.
             logits = head(rows).float()
             logits = logits if cap is None else torch.tanh(logits / cap) * cap
-            return _token_losses(logits, targets, positions, self.smoothing)
+            return _token_losses(logits, targets, self.smoothing)
         weight = output_weight(head)
         rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
         losses, hits = _ChunkedCrossEntropy.apply(rows, weight, head.bias, targets, self.smoothing, cap)
-        return TokenLosses(losses, hits, positions)
+        return losses, hits
 
 
 def _token_losses(
-    logits: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor, smoothing: float
-) -> TokenLosses:
+    logits: torch.Tensor, targets: torch.Tensor, smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     targets = targets.to(logits.device)  # the head may be on another GPU than its input
     losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    return TokenLosses(losses, logits.detach().argmax(1) == targets, positions)
+    return losses, logits.detach().argmax(1) == targets
 
 
 def _supervised_rows(
@@ -184,9 +171,9 @@ def choose_loss(model: Any, texts: torch.Tensor, smoothing: float) -> tuple[Loss
     cap = getattr(base.config.get_text_config(), "final_logit_softcapping", None) or None
     chunked = LossFunction(smoothing, head, cap)
     with torch.no_grad():
-        expected = full(model, inputs, labels).losses
+        expected, _ = full(model, inputs, labels)
         try:
-            losses = chunked(model, inputs, labels).losses
+            losses, _ = chunked(model, inputs, labels)
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             return full, f"this model uses its output layer in an unusual way ({type(error).__name__})"
     dtype = getattr(head, "compute_dtype", next(head.parameters()).dtype)  # a packed head has blocks

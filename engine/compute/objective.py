@@ -124,9 +124,9 @@ class NextToken(Objective):
         if self.noise and self.embeddings is not None:
             noise = add_neftune_noise(self.embeddings, self.noise, batch)
         with noise:
-            rows = self.loss(model, batch.inputs, batch.labels, batch.supervised)
-        owners = rows.owners_at_labels(batch.owners.to(rows.positions.device)).to(rows.losses.device)
-        return BatchLosses(rows.losses, rows.hits, owners)
+            losses, hits = self.loss(model, batch.inputs, batch.labels, batch.supervised)
+        rows, columns = batch.supervised.unbind(1)
+        return BatchLosses(losses, hits, batch.owners[rows, columns].to(losses.device))
 
 
 def make_objective(

@@ -104,7 +104,7 @@ class PreferenceObjective(Objective):
 
         def log_probs(reader: Any) -> torch.Tensor:
             # The losses are in the order of the sides. Not added up by index, which a GPU does in any order.
-            losses = self.loss(reader, batch.inputs, batch.labels, batch.supervised).losses
+            losses, _ = self.loss(reader, batch.inputs, batch.labels, batch.supervised)
             return -torch.stack([part.sum() for part in losses.split(counts)])
 
         base = None

@@ -107,7 +107,7 @@ def supervised_loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     """Loss of a batch, with only the supervised rows going through the head."""
     inputs = {k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "position_ids")}
     loss_fn, _ = loss.choose_loss(model, inputs["input_ids"], 0.0)
-    return loss_fn(model, inputs, batch["labels"]).losses.mean()
+    return loss_fn(model, inputs, batch["labels"])[0].mean()
 
 
 def max_relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

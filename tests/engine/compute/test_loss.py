@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from training_pro.core.errors import SettingsError
 from training_pro.core.host import unwrap_peft
 from training_pro.core.jobs import Job, Note
-from training_pro.engine.compute import collate, probe_model
+from training_pro.engine.compute import make_objective, probe_model
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import (
     CONFIGS,
@@ -64,7 +66,7 @@ def assert_as_alone(model, loss_fn, rows, batch, smoothing=0.0):
     """Loss and gradients of a batch are those of each example alone."""
     alone = [row for row in rows if len(row.ids) > 1]
     expected = loss_and_gradients(model, lambda: reference_loss(model, alone, smoothing))
-    actual = loss_and_gradients(model, lambda: through(loss_fn, model, batch).losses.mean())
+    actual = loss_and_gradients(model, lambda: through(loss_fn, model, batch)[0].mean())
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert max_relative_error(actual["gradients"], expected["gradients"]) < 1e-5
     return actual["gradients"]
@@ -82,7 +84,7 @@ def test_padded_or_packed_each_example_has_the_loss_and_gradients_it_has_alone(n
 
 
 @pytest.mark.parametrize("choose", [chunked_loss, full_loss])
-def test_token_losses_have_positions_owners_and_hits(choose):
+def test_token_losses_have_owners_and_hits(choose):
     model, rows = make_model("llama"), random_examples(4, 2)
     ids = torch.tensor([[5]])
     for _ in range(6):
@@ -92,10 +94,9 @@ def test_token_losses_have_positions_owners_and_hits(choose):
     assert hits[:4] == [True, True, True, False]
     for requires_grad in (True, False):
         model.requires_grad_(requires_grad)
-        losses = through(choose(model), model, padded_batch(rows))
-        assert losses.positions.tolist() == [[0, 1], [0, 2], [0, 3], [1, 1]]
-        assert losses.owners_at_labels(collate(rows, in_one_row=False).owners).tolist() == [0, 0, 0, 1]
-        assert through(choose(model), model, {"input_ids": ids, "labels": ids}).hits.tolist() == hits
+        objective = make_objective(replace(probe(model, packing="off"), loss=choose(model)), None)
+        assert objective(model, objective.collate(rows)).owners.tolist() == [0, 0, 0, 1]
+        assert through(choose(model), model, {"input_ids": ids, "labels": ids})[1].tolist() == hits
 
 
 def test_only_supervised_positions_go_through_the_head_whose_forward_is_restored():
@@ -105,7 +106,7 @@ def test_only_supervised_positions_go_through_the_head_whose_forward_is_restored
     model.lm_head.register_forward_hook(lambda module, given, made: seen.append(made.shape))
     batch = padded_batch(random_examples(6, 6))
     batch["labels"][:, :5] = -100
-    assert through(loss_fn, model, batch).positions.tolist() == [[0, 5], [1, 5]]
+    assert len(through(loss_fn, model, batch)[0]) == 2
     assert seen == [(2, 6, 1)]  # one column in place of the logits
     with pytest.raises(IndexError):
         through(loss_fn, model, batch | {"input_ids": torch.tensor([[9999, 1]])})
@@ -157,7 +158,7 @@ def test_more_rows_than_go_through_the_head_at_once_keep_their_gradient_to_its_s
     rows = torch.randn(1, 2801, 32, generator=generator).to(model.dtype).requires_grad_()
     labels = torch.randint(0, 3000, (1, 2801), generator=generator)
     loss_fn = chunked_loss(model)
-    losses = loss_fn(lambda rows, use_cache: model.lm_head(rows), {"rows": rows}, labels).losses
+    losses, _ = loss_fn(lambda rows, use_cache: model.lm_head(rows), {"rows": rows}, labels)
     losses.sum().backward()
     exact = rows.detach().double().requires_grad_()
     logits = exact[0, :-1] @ model.lm_head.weight.double().T
