@@ -19,8 +19,7 @@ from ..core.host import Host, ModelCard
 from ..core.model_shape import ModelShape
 from ..core.version import launch_command
 from ..records.folder import choose_run_folder
-from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
-from ..settings.target_layers import is_known_architecture, target_layers
+from ..settings.definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 
 # A whole model has no LoRA that these could apply to.
 LORA_ONLY_KEYS = ("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head")
@@ -107,8 +106,9 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if lora.whole_model:
         return
     shape = ModelShape.of(card.config) if card else None
-    if card and shape:
-        yield from _rank_findings(lora, card, shape)
+    if shape and lora.rank > shape.hidden:
+        larger = f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden})."
+        yield problem("rank", f"{larger} A rank above that adds nothing. Use {shape.hidden} or less.")
     # A plain LoRA on all layers fits any model, and then no library is loaded. PEFT refuses dropout and DoRA on
     # experts that share one tensor.
     is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules
@@ -276,23 +276,6 @@ def _reporter_findings(names: tuple[str, ...]) -> Iterator[Finding]:
             yield problem(
                 "report_to", f"Report to: {name} is not installed or not set up. {package}, or choose none."
             )
-
-
-def _rank_findings(lora: LoraSettings, card: ModelCard, shape: ModelShape) -> Iterator[Finding]:
-    """The rank of a change to a layer is at most its smaller dimension, which rarely exceeds the hidden size."""
-    if lora.rank > shape.hidden:
-        larger = f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden})."
-        yield problem("rank", f"{larger} A rank above that adds nothing. Use {shape.hidden} or less.")
-        return
-    sides = shape.lora_sides(target_layers(lora.targets))
-    small = {name: side for name, side in sorted(sides.items()) if side < lora.rank}
-    if small and is_known_architecture(card.config, lora.targets):
-        listed = ", ".join(f"{name}: {side}" for name, side in small.items())
-        yield advice(
-            "rank",
-            f"LoRA Rank {lora.rank} is larger than the smaller dimension of some layers ({listed}), and a higher "
-            f"rank adds nothing. Use {min(small.values())} or less, unless the other layers need more.",
-        )
 
 
 def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
