@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from safetensors import SafetensorError
 
 from ...core.errors import SavingError
-from ...core.files import Count, dump_json, flush_to_disk, move_new_folder, read_record
+from ...core.files import Count, dump_json, flush_to_disk, move_new_folder, read_json, read_record
 from ...core.jobs import RecallMeasured
 from ...records.folder import STATE, RunFolder, loras, run_files
 from ...settings import presets
@@ -25,17 +25,6 @@ DATA_SECTIONS = frozenset({"what", "text", "rows", "preferences", "aside"})
 RUN_KEYS = frozenset({"name", "if_exists", "seed", "data_seed"})
 
 TRAINER_STATE = "trainer_state.json"
-
-
-class TrainerRecord(TypedDict):
-    """What a resume reads of the Trainer's own state."""
-
-    global_step: Count
-    max_steps: Count
-    num_train_epochs: float
-    epoch: float | None
-    log_history: list[dict[str, Any]]
-    stateful_callbacks: dict[str, Any]
 
 
 def is_write_error(error: Exception) -> bool:
@@ -82,9 +71,9 @@ def load_run_state(checkpoint: Path) -> RunState:
     """Read the state to resume from; a damaged value is refused, because the run would not be the same."""
     damage: list[str] = []
     state = read_record(checkpoint / STATE, RunState, None, damage)
-    trainer_state = read_record(checkpoint / TRAINER_STATE, TrainerRecord, None, damage)
-    if state is None or trainer_state is None or damage:
-        reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing."
+    # Without a step in its own file, the Trainer would begin at the first one.
+    if state is None or "global_step" not in read_json(checkpoint / TRAINER_STATE, {}) or damage:
+        reason = damage[0] if damage else f"{STATE} or {TRAINER_STATE} is missing or damaged."
         raise SavingError(f"The run can't resume from {checkpoint}: {reason} Choose another checkpoint.")
     return state
 
