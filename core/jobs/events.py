@@ -302,7 +302,7 @@ class ProbeDone(Event):
     too_large: int = 0  # batch size that did not fit; the other values are for a smaller one
     fitting: Mapping[str, object] = field(default_factory=dict)  # settings that make the run fit into memory
     evaluations: int = 0  # number in the run
-    evaluation_seconds: float = 0.0  # of one, estimated from a part of it
+    evaluation_seconds: float = 0.0  # of one, estimated from the time of a step
     answers: int = 0  # number of answers to sample prompts in the run
     answer_seconds: float = 0.0  # of one at most, estimated from its beginning
 
