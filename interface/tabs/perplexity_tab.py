@@ -14,14 +14,10 @@ from markupsafe import Markup
 from ...core.engine import PerplexityRequest
 from ...core.errors import TrainingProError
 from ...core.evaluations_table import COLUMNS, read_rows
-from ...core.host import Folders
 from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Segment
 from ...data import dataset_index
-from ...data.readers import row_files
 from ...records.folder import loras
 from ...records.report import charts
-from ...settings import presets
-from ...settings.definitions import SETTINGS
 from ...settings.parsing import ROW_SETTING_KEYS, row_settings
 from ..base import Form, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
@@ -29,8 +25,8 @@ from ..train import data_menu
 EXPLANATION = (
     "Perplexity measures how well the model predicts a text. Lower is better. On a text that was not in the "
     "training data, it shows whether a LoRA or a checkpoint improved the model. On the training text, it shows "
-    "how much was memorized, and where. In chats and tables, only the tokens that you would train on count, and "
-    "the rows with the highest and lowest perplexity are listed."
+    "how much was memorized, and where. Chats and tables are read with the settings of the Train tab: only the "
+    "tokens that you would train on count, and the rows with the highest and lowest perplexity are listed."
 )
 STRIP_WIDTH, STRIP_HEIGHT = 640, 18
 STRIPS_EXPLANATION = (
@@ -46,8 +42,6 @@ RESULT_COLUMNS = ("data", "model", "LoRA", "perplexity", "loss per token", "toke
 # How the page names the columns of the host's table.
 EARLIER_COLUMNS = ("Model", "LoRAs", "Data", "Perplexity", "Stride", "Window", "Date", "Comment")
 MAX_EARLIER_ROWS = 30
-# Settings of rows that the note names also where they are at their defaults.
-ALWAYS_NAMED = ("format", "train_on")
 
 
 class PerplexityTab:
@@ -62,7 +56,6 @@ class PerplexityTab:
             options: dict[str, Any] = {"multiselect": True, "allow_custom_value": True}
             label = "LoRAs and checkpoints to measure"
             self._loras = gr.Dropdown([], label=label, elem_id="tp-perplexity-loras", **options)
-        self._rows_note = gr.HTML(elem_id="tp-perplexity-read", elem_classes="tp-said")
         with gr.Row():
             self._include_base = gr.Checkbox(True, label="Also measure without a LoRA", min_width=260)
             help_text = "0 uses the model's context length, at most 2048 tokens."
@@ -97,36 +90,6 @@ class PerplexityTab:
         # goes, `dataset_choices` itself will do.
         refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
         add_handler(opened, self._earlier_table, None, self._earlier, what="Listing earlier results")
-        outputs, changed = [self._rows_note, self._stride], [self._data.change, tab.select]
-        inputs = {self._data, *row_fields}
-        add_handler(changed, self._on_data_change, inputs, outputs, what="Reading the dataset")
-
-    def _on_data_change(self, inputs: Mapping[Any, Any]) -> tuple[str, Any]:
-        """Describe how rows are read; rows have no stride."""
-        if not self._has_rows(inputs[self._data]):
-            return "", gr.update(interactive=True)
-        # Format, loss mask, and the settings that differ from their defaults.
-        values = {key: value for key, value in self._form.values(inputs).items() if key in ROW_SETTING_KEYS}
-        changed = presets.differing_keys({key: SETTINGS[key].default for key in values}, values)
-        text = "; ".join(
-            f"{SETTINGS[key].label}: {presets.format_value(key, values[key])}"
-            for key in ROW_SETTING_KEYS
-            if key in values and key in (*ALWAYS_NAMED, *changed)
-        )
-        note = (
-            "Rows are read with the settings on the Train tab. Perplexity is measured on the tokens that "
-            f"you would train on. {text}."
-        )
-        return markup.paragraph(note, quiet=True), gr.update(interactive=False)
-
-    def _has_rows(self, name: Any) -> bool:
-        """Whether this dataset has rows; false for an unknown or half-typed name."""
-
-        def has_row_file(folders: Folders) -> bool:
-            (data,) = dataset_index.find_datasets([str(name or "")], folders)
-            return any(map(row_files.is_row_file, dataset_index.dataset_files(data.path)))
-
-        return self._context.read_disk(has_row_file, False)
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str, Any]]:
         context, status, events = self._context, "", list[Event]()
@@ -137,7 +100,7 @@ class PerplexityTab:
             data=data,
             loras=tuple(inputs[self._loras] or ()),
             include_base=bool(inputs[self._include_base]),
-            stride=0 if self._has_rows(name) else int(inputs[self._stride] or 0),
+            stride=int(inputs[self._stride] or 0),
             max_length=int(inputs[self._window] or 0),
             comment=str(inputs[self._comment] or ""),
         )

@@ -48,21 +48,11 @@ def test_a_file_outside_the_datasets_folder_is_not_read(page, context, tmp_path)
         assert "is a path, but a name is needed" in said and context.session.latest("perplexity") is None
 
 
-def test_rows_are_read_as_the_form_says_and_have_no_stride(page, context):
+def test_rows_are_read_as_the_form_says(page, context):
     """Unfinished values of other settings do not matter."""
     for name in ("rows.jsonl", "story.txt"):
         page.press("perplexity-go", perplexity_data=name, epochs="", name="")
-    assert context.engine.requests == [("rows.jsonl", 0, "last_reply"), ("story.txt", 7, "last_reply")]
-
-
-def test_only_rows_have_a_note_on_how_they_are_read(page):
-    shown = page.press("perplexity-data", "change", perplexity_data="rows.jsonl", system="Be brief.")
-    assert shown["perplexity-stride"]["interactive"] is False
-    for words in ("Data format: Auto", "Train on: Last reply only", "System message: Be brief."):
-        assert words in shown["perplexity-read"]
-    for name in ("story.txt", "", None, "missing.jsonl"):
-        shown = page.press("perplexity-data", "change", perplexity_data=name)
-        assert (shown["perplexity-read"], shown["perplexity-stride"]["interactive"]) == ("", True)
+    assert context.engine.requests == [("rows.jsonl", 7, "last_reply"), ("story.txt", 7, "last_reply")]
 
 
 def test_notes_stand_above_the_figures():
