@@ -211,16 +211,11 @@ class PageContext:
         on_model: bool = True,
         writes: bool = True,
     ) -> AsyncIterator[tuple[str, list[Event]]]:
-        """Start a job; yield its status with its new events, or why it can't start, without any."""
-        try:
-            if writes:
-                self.check_writable()
-            start = partial(self.session.start, host=self.host) if on_model else self.session.start_without_model
-            job = start(kind, title, work=work)
-        except TrainingProError as error:
-            async for refusal in self.follow_refusal(error):
-                yield refusal, []
-            return
+        """Start a job, and yield its status with its new events; a job that can't start is an error."""
+        if writes:
+            self.check_writable()
+        start = partial(self.session.start, host=self.host) if on_model else self.session.start_without_model
+        job = start(kind, title, work=work)
         status = status or (WAITING if kind == "model" else "")
         yield status, []
         position = 0
@@ -249,18 +244,6 @@ class PageContext:
         work = partial(self.engine.attach_lora, name, strength, self.host)
         async for status, _ in self.follow_job("model", f"Attaching {name}", work):
             yield status
-
-    async def follow_refusal(self, error: TrainingProError, *parts: str) -> AsyncIterator[str]:
-        """Yield why a request was refused, then parts that are HTML. If a job uses the model, wait for its end."""
-        job, refusal = self.session.current, markup.problem(str(error), *parts)
-        if job is None or not isinstance(error, BusyError):
-            yield refusal
-            return
-        async for _ in follow_changes(lambda: job.log.closed):
-            if job.log.closed:
-                break
-            yield refusal
-        yield markup.paragraph(f"{job.title} is done. You can try again now.", quiet=True)
 
 
 class StopButton:

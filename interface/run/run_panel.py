@@ -262,8 +262,7 @@ class RunPanel:
             # Gradio sends the last update once more when a stream ends, and so must not empty the panel again.
             yield {self._response: ""}
         except TrainingProError as error:
-            async for message in context.follow_refusal(error, markup.outdated_notice("check")):
-                yield {self._response: message}
+            yield {self._response: markup.problem(str(error), markup.outdated_notice("check"))}
 
     def _without_failed_run(self) -> dict[Any, Any]:
         """Updates that remove the last run from this page if it failed; its result stays otherwise."""

@@ -93,9 +93,8 @@ class TryTab:
     def _connect(self, tab: gr.Tab) -> None:
         inputs = {self._lora, self._strength, self._as_chat, self._length, self._temperature, self._prompt}
         outputs = [self._status, self._lora_status, self._heading, self._without, self._with]
-        clears = {self._heading: "", self._without: "", self._with: ""}
-        options: dict[str, Any] = {"what": "Generating text", "clears": clears}
-        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, **options)
+        # After an error, the earlier answers stay under their prompt.
+        add_handler(self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text")
         self.stop_button.connect(self._status)
         add_handler(self._prompt.input, lambda: "", None, self._status, what="Removing a message")
         chosen, status = {self._lora, self._strength}, self._lora_status
