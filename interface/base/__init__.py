@@ -4,7 +4,6 @@ from . import form as form
 from . import markup as markup
 from .form import Form as Form
 from .form import shown_value as shown_value
-from .handlers import RELOAD as RELOAD
 from .handlers import add_handler as add_handler
 from .handlers import confirm_click as confirm_click
 from .handlers import load_script as load_script

@@ -22,7 +22,6 @@ from . import markup
 
 CONFIRM_SECONDS = 8
 GRADIO_VERSION = int(gr.__version__.split(".")[0])
-RELOAD = "Reload the page."
 
 Handler = Callable[..., Any]
 # An event of a component, as in `button.click`; calling it registers a handler.

@@ -15,13 +15,11 @@ from ...core.errors import BusyError, SettingsError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Request, Session
 from ...core.model_shape import ModelShape, model_bytes
-from ...core.readable import readable
 from ...train_utils import size
-from ..base import CSS, RELOAD, PageContext, PageEngine, add_handler, markup, page_load
+from ..base import CSS, PageContext, PageEngine, add_handler, markup, page_load
 from ..tabs import DataTab, PerplexityTab, RunsTab, TryTab
 from ..train import TrainTab
 
-MAX_REASON_CHARS = 200
 DOWNLOAD = "Download a model"
 LOADED_MODEL = "the model that is loaded"
 UNLOAD_LABEL = "Unload the chat's model during a run, and load it again afterwards"
@@ -86,33 +84,13 @@ def build_page(
     # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
     style = {"css": CSS} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
     page = gr.Blocks(title="Training PRO", analytics_enabled=False, **style)
-    read_inputs = page.preprocess_data
-
-    async def checked_inputs(block_function: Any, *args: Any, **options: Any) -> Any:
-        """The inputs of a handler from what a browser sent; a value of the wrong type is answered with a sentence.
-
-        Gradio answers some with `{"error": null}`, and breaks off where its sentence repeats half a character.
-        """
-        try:
-            inputs = await read_inputs(block_function, *args, **options)
-            for component, value in zip(block_function.inputs, inputs, strict=True):
-                is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-                if getattr(component, "multiselect", False) and value is not None and not is_list:
-                    raise TypeError(f"{component.label} is not a list")
-            return inputs
-        except Exception as error:
-            reason = readable(" ".join(str(error).split()))[:MAX_REASON_CHARS] or type(error).__name__
-            message = f"The page received a value of the wrong type. {RELOAD} ({reason})"
-            raise gr.Error(message) from error
-
-    # On the page itself, not in a class of pages: Gradio writes a stub file whenever a class of Blocks is made.
-    page.preprocess_data = checked_inputs
     context = PageContext(host, engine, session)
     with page:
         context = replace(context, models=draw_model_picker(host, context, loadings))
         DownloadPanel(context, host.download_job)
         draw_tab(context)
-    return page, {} if style else {"css": CSS}
+    # Gradio's own errors in words: such as of a page that was open while Training PRO was updated.
+    return page, {"show_error": True, **({} if style else {"css": CSS})}
 
 
 def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Mapping[str, str]) -> gr.Dropdown:

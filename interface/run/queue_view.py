@@ -11,13 +11,13 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.errors import SettingsError, TrainingProError, error_message
+from ...core.errors import TrainingProError, error_message
 from ...core.html import html
 from ...core.jobs import AutoStart, Request
 from ...records.queue import Queue, QueueRunner
 from ...settings import presets
 from ...train_utils import format_count, plural
-from ..base import RELOAD, Form, PageContext, add_handler, markup
+from ..base import Form, PageContext, add_handler, markup
 
 ADD_LABEL = "Add to queue"
 START_LABEL = "Start queue"
@@ -96,11 +96,8 @@ class QueueView:
         yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
 
     def _on_request(self, request: str) -> str:
-        try:
-            action, number = json.loads(request)["queue"].split()
-            (_, _, act), run_number = ROW_BUTTONS[action], int(number)
-        except (ValueError, LookupError, TypeError, AttributeError):  # not written by the script of the page
-            raise SettingsError([f"The page sent a request that can't be read. {RELOAD}"]) from None
+        action, number = json.loads(request)["queue"].split()
+        (_, _, act), run_number = ROW_BUTTONS[action], int(number)
         return self._run_action(lambda runner: act(runner, run_number))
 
     def _run_action(self, action: Callable[[QueueRunner], object]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from gradio.state_holder import SessionState
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Request, Session
 from training_pro.engine.peft_engine import PeftEngine
@@ -131,34 +130,6 @@ def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeyp
         changed = {name for name, _ in before.items() ^ disk(user_data.parent).items()}
         assert not changed, f"by {endpoint.fn.failing.what}"
     assert len(endpoints) >= ENDPOINTS and calls >= CALLS // share
-
-
-STRANGE = (None, "", "x" * 100, -1, 1e308, float("nan"), [], [[]], {"a": 1}, [None, {"b": [1]}], "\udc80")
-"""Values that no component of the page sends."""
-MALFORMED = ("{", '{"set": 1, "queue": "up x"}', True, [1])
-"""Values that some components do send."""
-
-
-@pytest.mark.long
-def test_malformed_requests_are_answered_with_a_sentence_and_without_a_python_error(user_data, capsys):
-    """Gradio alone would answer `{"error": null}`, and the page would show nothing but "Error"."""
-    blocks, session = make_page(user_data)
-    refused, state = 0, SessionState(blocks)
-    for endpoint in blocks.fns.values():
-        count = len(endpoint.inputs)
-        for values in (*([value] * count for value in (*STRANGE, *MALFORMED)), [None] * (count - 1)):
-            try:
-                inputs = asyncio.run(blocks.preprocess_data(endpoint, values, state, explicit_call=True))
-            except gr.Error as error:
-                refused += 1
-                assert "Reload the page" in error.message and error.message.isprintable(), error.message
-                assert len(error.message) < 400
-            else:
-                if endpoint.fn and values and values[0] in MALFORMED:
-                    call(endpoint, dict(zip(endpoint.inputs, inputs, strict=True)))
-        stop_jobs(session)
-    assert refused > ENDPOINTS
-    assert "Traceback" not in capsys.readouterr().err, "what gets past Gradio reaches the handlers"
 
 
 @pytest.mark.long
