@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,11 @@ from ...data.dataset_index import CHATS
 from ...data.readers import count_replies, row_files, unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
-from ...train_utils import format_count, size
+from ...train_utils import format_count
 from ..base import PageContext, form, markup
 
 # Data up to this size are previewed at once; larger data only when Check is pressed.
 MAX_PREVIEW_BYTES = 3_000_000
-MAX_UPLOAD_BYTES = 2 * 10**9
 MAX_NAME_CHARS = 80
 SHARE_FIELD = (
     '<label class="tp-share">use <input type="number" min="1" max="{max}" value="{per_cent}" '
@@ -126,16 +125,11 @@ def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
     return existing
 
 
-@dataclass(frozen=True)
-class AddedFile:
-    """An uploaded file by its name in the datasets folder, and what was done with it."""
+def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> str:
+    """Copy uploaded files into the datasets folder, under safe, free names, and add them to the chosen datasets.
 
-    name: str
-    message: str
-
-
-def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
-    """Copy uploaded files into the datasets folder, under safe, free names; existing files are kept."""
+    Existing files are kept. Returns a message.
+    """
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
     if unreadable := [path.name for path in paths if path.suffix.lower() not in dataset_index.DATA_SUFFIXES]:
@@ -143,14 +137,8 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
         remedies = ((name, unsupported.find_remedy(Path(name))) for name in unreadable)
         advice = "".join(f" {name}: {remedy}." for name, remedy in remedies if remedy)
         raise DataError(f"{problem} Choose {', '.join(dataset_index.DATA_SUFFIXES)} files.{advice}")
-    for path in paths:
-        if path.stat().st_size > MAX_UPLOAD_BYTES:
-            raise DataError(
-                f"{path.name} is {size(path.stat().st_size)}, but an upload can be at most "
-                f"{size(MAX_UPLOAD_BYTES)}. Copy it to {folder} instead."
-            )
     folder.mkdir(parents=True, exist_ok=True)
-    added = []
+    messages = []
     for path in paths:
         # An existing file of the same type and bytes, because training on both would repeat the data.
         same_type = (
@@ -160,7 +148,7 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
         name = duplicate or safe_name(path.name)
         if duplicate:
             place = "" if path.name == name else f" as {name}"
-            message = f"{path.name} already exists{place}, so it was selected instead of being added again."
+            messages.append(f"{path.name} already exists{place}, so it was selected instead of being added again.")
         else:
             number, stem, suffix = 2, Path(name).stem, Path(name).suffix
             while (folder / name).exists():
@@ -168,18 +156,10 @@ def add_files(folders: Folders, uploaded: Sequence[str]) -> list[AddedFile]:
                 number += 1
             with atomic_write(folder / name, f".{name}{PART_SUFFIX}") as partial:
                 shutil.copyfile(path, partial)
-            message = f"Added: {name}."
-        added.append(AddedFile(name, message))
-    return added
-
-
-def merge_chosen(chosen: Iterable[str], files: Iterable[AddedFile]) -> list[str]:
-    """The chosen datasets and the new files, without duplicates."""
-    names = list(chosen)
-    for file in files:
-        if file.name not in map(dataset_name, names):
-            names.append(file.name)
-    return names
+            messages.append(f"Added: {name}.")
+        if name not in map(dataset_name, chosen):
+            chosen.append(name)
+    return " ".join(messages)
 
 
 def suggest_lora_name(data: str, model: str) -> str:

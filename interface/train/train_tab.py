@@ -336,14 +336,8 @@ class TrainTab:
 
     def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
         """Add uploaded files to the datasets, and select them."""
-        added: list[data_menu.AddedFile] = []
-
-        def add_files(folders: Folders) -> str:
-            added.extend(data_menu.add_files(folders, inputs[self._add_button] or []))
-            return " ".join(file.message for file in added)
-
-        message = self._context.run_disk_action(add_files)
-        chosen = data_menu.merge_chosen(inputs[self.form.components["data"]] or [], added)
+        uploaded, chosen = inputs[self._add_button] or [], list(inputs[self.form.components["data"]] or [])
+        message = self._context.run_disk_action(lambda folders: data_menu.add_files(folders, uploaded, chosen))
         return gr.update(choices=data_menu.dataset_choices(self._context), value=chosen), message
 
     def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:

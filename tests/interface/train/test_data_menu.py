@@ -23,14 +23,15 @@ def context(tmp_path):
 
 @pytest.fixture
 def add(context, tmp_path):
-    """Adds files with these texts to the datasets."""
+    """Upload files of these texts; return the message and the datasets that are then chosen."""
 
-    def add(**texts):
-        paths = []
+    def add(chosen=(), **texts):
+        folder = tmp_path / "uploaded"
+        folder.mkdir(exist_ok=True)
         for name, text in texts.items():
-            (tmp_path / name).write_text(text)
-            paths.append(str(tmp_path / name))
-        return data_menu.add_files(context.host.folders, paths)
+            (folder / name).write_text(text)
+        entries = list(chosen)
+        return data_menu.add_files(context.host.folders, [str(folder / name) for name in texts], entries), entries
 
     return add
 
@@ -49,26 +50,23 @@ def test_added_files_replace_nothing_and_the_same_bytes_are_not_added_again(cont
     """A file that is added twice would be trained on twice."""
     folder = context.host.folders.datasets
     (folder / "story.txt").write_text("the old one")
-    assert [file.name for file in add(**{"story.txt": "the new one"})] == ["story-2.txt"]
+    assert add(**{"story.txt": "the new one"}) == ("Added: story-2.txt.", ["story-2.txt"])
     assert (folder / "story.txt").read_text() == "the old one"
-    again = add(**{"copy of it.txt": "the old one", "story.md": "the old one", "new.txt": "tell"})
-    assert [file.name for file in again if "already exists" in file.message] == ["story.txt"]
-    assert "already exists as story.txt, so it was selected" in again[0].message
+    same = {"copy of it.txt": "the old one", "story.md": "the old one", "new.txt": "tell"}
+    message, chosen = add(["story.txt:50"], **same)
+    assert message.count("already exists") == 1 and chosen == ["story.txt:50", "story.md", "new.txt"]
+    assert "copy of it.txt already exists as story.txt, so it was selected" in message
     assert sorted(path.name for path in folder.iterdir()) == ["new.txt", "story-2.txt", "story.md", "story.txt"]
-    assert data_menu.merge_chosen(["story.txt:50"], again) == ["story.txt:50", "story.md", "new.txt"]
 
 
-def test_only_supported_file_types_of_a_bearable_size_are_added(context, add, monkeypatch):
+def test_only_supported_file_types_are_added(context, add):
     names = [f"a{ending}" for ending in dataset_index.DATA_SUFFIXES]
-    assert [file.name for file in add(**dict.fromkeys(names, "x"))] == names
+    assert add(**dict.fromkeys(names, "x"))[1] == names
     assert {value for _, value in data_menu.dataset_choices(context)} == set(names)
     with pytest.raises(DataError, match=r"picture\.png can't be used as a dataset\. Choose \.txt, "):
         add(**{"picture.png": "x"})
     with pytest.raises(DataError, match=r"novel\.mobi: convert it to \.epub"):
         add(**{"novel.mobi": "x"})
-    monkeypatch.setattr(data_menu, "MAX_UPLOAD_BYTES", 10)
-    with pytest.raises(DataError, match=r"long\.txt is 24 bytes, but an upload can be at most 10 bytes"):
-        add(**{"long.txt": "more than ten characters"})
 
 
 def test_a_suggested_name_is_a_valid_name_of_a_lora():
