@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import gradio as gr
 
 from ...core.engine import GgufRequest, MergeRequest
 from ...core.errors import SavingError
@@ -174,19 +171,12 @@ async def merge(
             yield markup.card("", markup.paragraph(text), mood="good")
 
 
-def send(context: PageContext, request: str, chosen: str | None) -> tuple[str, Any, Any]:
-    """Send a request to the chosen run, which another program may train; Pause and Resume replace each other."""
+def send(context: PageContext, request: str, chosen: str | None) -> str:
+    """Send a request to the chosen run, which another program may train; returns the message as HTML."""
     name = require_choice(chosen).partition("/")[0]
     context.check_writable()
     send_request(name, request, context.host.folders)
-    message = markup.card("", markup.paragraph(f"{name} {REQUESTS[request].words}."), mood="good")
-    if request in ("pause", "resume"):
-        return message, *pause_updates(paused=request == "pause")
-    return message, gr.update(), gr.update()
-
-
-def pause_updates(*, paused: bool) -> tuple[Any, Any]:
-    return gr.update(visible=not paused), gr.update(visible=paused)
+    return markup.card("", markup.paragraph(f"{name} {REQUESTS[request].words}."), mood="good")
 
 
 def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:

@@ -104,8 +104,7 @@ class RunsTab:
         # The buttons that need a saved LoRA; and what depends on the chosen run, besides its card and its note.
         use = [self._attach_button, self._test_button]
         self._lora_buttons = [*use, self._copy_button, self._merge_button, self._gguf_button]
-        remote = [self._remote_row, self._remote_buttons["pause"], self._remote_buttons["resume"]]
-        self._run_controls = [self._resume_button, *remote, self._missing_lora, *self._lora_buttons]
+        self._run_controls = [self._resume_button, self._remote_row, self._missing_lora, *self._lora_buttons]
         self._connect_list(tab)
         self._connect_disk_actions()
         self._connect_other_actions()
@@ -204,10 +203,9 @@ class RunsTab:
     def _connect_other_actions(self) -> None:
         """The buttons that start a job on the model, fill in the form, or send a request to the run."""
         context, chosen, status = self._context, self._chosen, self._status
-        pause = [self._remote_buttons["pause"], self._remote_buttons["resume"]]
         for request, button in self._remote_buttons.items():
-            on_click = partial(run_actions.send, context, request)
-            add_handler(button.click, on_click, chosen, [status, *pause], what=button.value)
+            send = partial(run_actions.send, context, request)
+            add_handler(button.click, send, chosen, status, what=button.value)
         fields = [status, *self._form.components.values()]
         add_handler(
             self._resume_button.click,
@@ -287,12 +285,10 @@ class RunsTab:
         folders, enabled = context.host.folders, not context.read_only_reason()
         if run is not None and enabled:
             write_missing_report(run.folder, folders)
-        in_progress = run is not None and run.status == "in progress"
-        pause, proceed, progress = gr.update(), gr.update(), ""
+        in_progress, progress = run is not None and run.status == "in progress", ""
         if run is not None and in_progress:
-            now = read_progress(run.name, folders)
-            pause, proceed = run_actions.pause_updates(paused=now.paused)
-            progress = markup.paragraph(f"In progress: {progress_text(now).rstrip('.')}.")
+            now = progress_text(read_progress(run.name, folders)).rstrip(".")
+            progress = markup.paragraph(f"In progress: {now}.")
         reason = run_actions.describe_missing_lora(run, name or "")
         return {
             self._run_card: run_list.run_card(run, name or "", progress) if run else CHOOSE_HINT,
@@ -302,8 +298,6 @@ class RunsTab:
                 visible=run is not None and not in_progress and context.can_resume(run.name), interactive=enabled
             ),
             self._remote_row: gr.update(visible=in_progress and enabled),
-            self._remote_buttons["pause"]: pause,
-            self._remote_buttons["resume"]: proceed,
             self._missing_lora: markup.paragraph(reason, quiet=True) if reason else "",
             **{button: gr.update(interactive=enabled and not reason) for button in self._lora_buttons},
         }

@@ -207,9 +207,9 @@ def test_a_run_of_another_program_is_followed_and_controlled_until_its_end(page,
     with in_progress("night", job, folders):
         shown = page.press("working", "change") if "working" in page.named else choose(page, "night")
         assert "In progress: " in shown["runs-one"] and shown["runs-remote"]["visible"]
-        assert shown["Pause"]["visible"] and not shown["runs-resume"]["visible"]
+        assert not shown["runs-resume"]["visible"]
         pressed = page.press("Pause", runs_chosen="night/checkpoint-4")
-        assert "night pauses after this step." in pressed["runs-said"] and not pressed["Pause"]["visible"]
+        assert "night pauses after this step." in pressed["runs-said"]
         wait_for(lambda: job.control.asked(Request.PAUSE))
     assert "is not being trained now" in page.press("Pause", runs_chosen="night")["runs-said"]
     shown = choose(page, "night")
