@@ -25,9 +25,9 @@ from ...train_utils import duration, format_count, natural_key, plural, size
 from ..base import markup
 from ..run import line_chart, loss_curve
 
-PAGE = 200  # rows; each press of "Show more" adds as many
+MAX_ROWS = 200  # the filter finds the others
 NEWEST_FIRST = "-date"
-CHOSEN_BOX, OTHER_BOX, SORT_BOX, LIMIT_BOX = "tp-runs-chosen", "tp-runs-other", "tp-runs-sort", "tp-runs-limit"
+CHOSEN_BOX, OTHER_BOX, SORT_BOX = "tp-runs-chosen", "tp-runs-other", "tp-runs-sort"
 LIST = """<div class="tp-wide"><table class="tp-table tp-run-list" role="grid" aria-label="Runs">
 <thead><tr>{% for head in heads %}<th scope="col" aria-sort="{{ head.order }}">
 <button type="button" data-tp-box="{{ sort_box }}" data-tp-text="{{ head.next }}"
@@ -38,11 +38,6 @@ LIST = """<div class="tp-wide"><table class="tp-table tp-run-list" role="grid" a
  data-tp-focus="run {{ row.name }}" data-tp-show="tp-runs-side"{% endif %}>
 <td><b>{{ row.name }}</b><span>{{ row.about }}</span></td>
 {%- for text in row.texts %}<td>{{ text }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>"""
-SHOW_MORE = (
-    '<p><button type="button" class="tp-use" data-tp-box="{}" data-tp-text="{}" data-tp-focus="more">'
-    "Show more</button></p>"
-)
-
 # Settings that always differ, or say nothing about the training.
 IGNORED_KEYS = frozenset({"name", "if_exists"})
 PARTS = """<p>Use the actions below on:</p><ul class="tp-parts">{% for name, label, text in parts %}<li>
@@ -130,7 +125,6 @@ def list_html(
     runs: Sequence[ListedRun],
     words: str = "",
     sort: str = NEWEST_FIRST,
-    most: str = "",
     chosen: str = "",
     *,
     picking: bool = False,
@@ -143,8 +137,6 @@ def list_html(
         return markup.paragraph("No runs yet.", quiet=True)
     column = sort.removeprefix("-")
     column, descending = (column, sort.startswith("-")) if column in COLUMNS else ("date", True)
-    # A forged request may ask for any number of rows.
-    limit = max(PAGE, int(most)) if most.isdecimal() and len(most) < 9 else PAGE
 
     matching = []
     for run in runs:
@@ -154,7 +146,7 @@ def list_html(
     # Runs without a value come last in both directions.
     value = COLUMNS[column].value
     known = sorted((run for run in matching if value(run) is not None), key=value, reverse=descending)
-    shown = [*known, *(run for run in matching if value(run) is None)][:limit]
+    shown = [*known, *(run for run in matching if value(run) is None)][:MAX_ROWS]
 
     heads = []
     columns = [key for key in COLUMNS if key == column or any(map(COLUMNS[key].text, matching))]
@@ -174,14 +166,15 @@ def list_html(
         row = {"name": run.entry.name, "about": run.about, "texts": cells}
         rows.append({**row, "chosen": is_chosen, "box": box})
     table = html(LIST, heads=heads, rows=rows, sort_box=SORT_BOX) if shown else ""
-    more = Markup(SHOW_MORE).format(LIMIT_BOX, limit + PAGE) if len(shown) < len(matching) else ""
 
     summary = f"{format_count(len(runs), 'run')}, {size(sum(run.entry.size for run in runs))}."
     if not matching:
         summary = f"No run matches the filter. {summary}"
     elif len(shown) < len(runs):
         summary = f"{len(shown)} of {summary}"
-    return markup.join([table, more, markup.paragraph(summary, quiet=True)])
+    if len(shown) < len(matching):
+        summary = f"{summary} To find the others, filter or sort the list."
+    return markup.join([table, markup.paragraph(summary, quiet=True)])
 
 
 def run_name(chosen: str) -> str:

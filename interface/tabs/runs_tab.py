@@ -80,7 +80,6 @@ class RunsTab:
                 self._sort = gr.Textbox(
                     run_list.NEWEST_FIRST, label="Sort by", elem_id=run_list.SORT_BOX, **options
                 )
-                self._limit = gr.Textbox(label="Most rows", elem_id=run_list.LIMIT_BOX, **options)
                 self._runs, self._picking = gr.State([]), gr.State(False)
             with gr.Column(scale=6, min_width=320, elem_id="tp-runs-side"):
                 self._comparison = gr.HTML(elem_id="tp-runs-compared", elem_classes="tp-said")
@@ -99,7 +98,7 @@ class RunsTab:
                         "Remove training environment", elem_id="tp-runs-environment", **options
                     )
         # What decides which rows the list shows, and how; and what a new list of the runs changes.
-        self._view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._limit, self._picking}
+        self._view = {self._runs, self._chosen, self._other, self._filter, self._sort, self._picking}
         self._lists = [self._table, self._runs, self._chosen, self._other, self._environment_button]
         # The buttons that need a saved LoRA; and what depends on the chosen run, besides its card and its note.
         use = [self._attach_button, self._test_button]
@@ -142,7 +141,7 @@ class RunsTab:
         opened = [tab.select, self._refresh_button.click]
         add_handler(opened, self._list_runs, self._view, self._lists, what="Listing the runs")
         # The choice too: a list that was filtered before the click arrives after it, without the mark.
-        changes = [self._filter.change, self._sort.change, self._limit.change, chosen.change]
+        changes = [self._filter.change, self._sort.change, chosen.change]
         options: dict[str, Any] = {"trigger_mode": "always_last", "what": "Listing the runs"}
         add_handler(changes, self._list_html, self._view, self._table, **options)
         # A click on a row shows the run, or the comparison if the user picks a second run.
@@ -275,7 +274,7 @@ class RunsTab:
 
     def _list_html(self, inputs: Mapping[Any, Any]) -> str:
         """The list as this page filters and sorts it."""
-        boxes, picking = (self._filter, self._sort, self._limit, self._chosen), bool(inputs.get(self._picking))
+        boxes, picking = (self._filter, self._sort, self._chosen), bool(inputs.get(self._picking))
         runs, words = inputs.get(self._runs) or [], (inputs.get(box) or "" for box in boxes)
         return run_list.list_html(runs, *words, picking=picking)
 
