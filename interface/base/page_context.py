@@ -13,7 +13,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...core.engine import Engine
-from ...core.errors import BusyError, SettingsError, TrainingProError, error_message
+from ...core.errors import BusyError, TrainingProError, error_message
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
@@ -91,14 +91,6 @@ class PageContext:
     def is_training(self, name: str) -> bool:
         job = self.session.current
         return job is not None and bool(name) and job.result_name == name
-
-    def parse_settings(self, values: Mapping[str, object]) -> TrainingSettings:
-        """Parse the form; a SettingsError lists all problems, including a missing model."""
-        try:
-            return training_settings(values)
-        except SettingsError as error:
-            missing = self.host.model_status().problem
-            raise SettingsError([*error.problems, *([missing] if missing else [])]) from None
 
     def made_from(self, values: Mapping[str, Any]) -> ResultInputs:
         """The form and the current model, as the inputs of a result."""

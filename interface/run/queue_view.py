@@ -92,8 +92,7 @@ class QueueView:
 
     def _on_add(self, inputs: Mapping[Any, Any]) -> Iterator[str]:
         yield markup.paragraph("Checking the settings first ...", quiet=True)
-        values = self._form.values(inputs)
-        yield self._run_action(lambda runner: (self._context.parse_settings(values), runner.add(values)))
+        yield self._run_action(lambda runner: runner.add(self._form.values(inputs)))
 
     def _on_request(self, request: str) -> str:
         action, number = json.loads(request)["queue"].split()

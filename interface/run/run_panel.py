@@ -19,7 +19,7 @@ from ...core.jobs import Request, RunControl, settings_in_force
 from ...records.folder import choose_run_folder, loras, with_final_name
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS, LiveSettings
-from ...settings.parsing import settings_and_problems
+from ...settings.parsing import settings_and_problems, training_settings
 from ...train_utils import StepPlan
 from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup
 from . import report_view
@@ -247,7 +247,7 @@ class RunPanel:
         yield {self._response: "", self.made_from: context.made_from(values), **self._without_failed_run()}
         try:
             context.check_writable()
-            settings = context.parse_settings(values)
+            settings = training_settings(values)
             try:
                 # Whether the name exists is said before the run starts, as Check does.
                 choose_run_folder(settings, context.host.folders, "")

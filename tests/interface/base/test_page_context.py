@@ -8,8 +8,6 @@ from contextlib import aclosing
 
 import gradio as gr
 import pytest
-from training_pro.core.errors import SettingsError
-from training_pro.core.host import ModelStatus
 from training_pro.core.jobs import JobEnded, Note, Request, Session
 from training_pro.interface import base
 from training_pro.tests.fakes import FakeHost
@@ -34,19 +32,6 @@ def test_the_current_training_is_identified_by_name_and_not_by_title(context):
     context.session.start("answer", "Training 'story'", context.host, work)
     assert not context.is_training("story") and not context.is_training("")
     finish.set()
-
-
-def test_a_missing_model_is_one_of_the_problems_of_the_form(context):
-    class Empty(FakeHost):
-        def model_status(self):
-            return ModelStatus(problem="No model is loaded.")
-
-    empty = base.PageContext(Empty(), None, Session())
-    for page, named in ((context, ["Name:", "Dataset:"]), (empty, ["Name:", "Dataset:", "No"])):
-        with pytest.raises(SettingsError) as error:
-            page.parse_settings({"name": "", "data": []})
-        assert [sentence.partition(" ")[0] for sentence in error.value.problems] == named
-    assert empty.parse_settings({"name": "a", "data": ["story.txt"]}).what.name == "a"
 
 
 def test_every_event_is_yielded_once_and_in_order_until_the_end(context):
