@@ -53,7 +53,7 @@ NOTICES = {
 FLAG = re.compile(r" \(--[a-z-]+\)")
 _KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
 _LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
-_LABEL_AFTER_UNDER = re.compile(rf"(?<=\bunder )({_LABELS})(?!\w)")
+_LABEL_AFTER_UNDER = re.compile(rf"(?:(?<=\b[Uu]nder )|(?<=\b[Uu]nder '))({_LABELS})(?!\w)")
 
 
 def join(parts: Iterable[str]) -> Markup:

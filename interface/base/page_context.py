@@ -156,10 +156,8 @@ class PageContext:
         self.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
         return f"Resuming {name}."
 
-    def describe_existing_name(
-        self, name: str | None, chosen: str, method: str, *, sentence: bool = True
-    ) -> Markup:
-        """A line with a button for each way to proceed, or the buttons alone; empty if the name can be used."""
+    def describe_existing_name(self, name: str | None, chosen: str, method: str) -> Markup:
+        """A line with a button for each way to proceed; empty if the name can be used."""
         if not name or not name.strip() or self.is_training(name):
             return Markup()
         try:
@@ -182,16 +180,9 @@ class PageContext:
                 if label
             )
             line = Markup('<p class="tp-quiet">{} already exists: {}. {}</p>')
-            return line.format(name, loras.describe_folder(folder), buttons) if sentence else buttons
+            return line.format(name, loras.describe_folder(folder), buttons)
         except (TrainingProError, OSError, ValueError):  # also a name that is too long for the file system
             return Markup()
-
-    def unanswered_choices(self, settings: TrainingSettings) -> Markup:
-        """The buttons of that line, for a refusal to start; empty if the form has a choice already."""
-        what, method = settings.what, settings.lora.method
-        if what.if_exists != "ask":
-            return Markup()
-        return self.describe_existing_name(what.name, what.if_exists, method, sentence=False)
 
     async def follow_job(
         self,

@@ -103,10 +103,10 @@ class ExampleBrowser:
         return shown, answer, made_from, pair, for_pairs, for_pairs
 
 
-def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = "", *, packing: bool = False) -> str:
-    """The report as a card: `choices` is HTML below its problems, `plan` is HTML below its figures.
+def html(report: DatasetReport, plan: str = "", free: int = 0, *, packing: bool = False) -> str:
+    """The report as a card: `plan` is HTML below its figures, `free` the free memory in bytes.
 
-    `free` is the free memory in bytes. With `packing`, batches have no padding.
+    With `packing`, batches have no padding.
     """
     changes = [suggestion for suggestion in report.suggestions if not suggestion.keep]
     count = f", {format_count(len(changes), 'suggestion')}" if changes else ""
@@ -141,7 +141,6 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, choices: str = ""
         f"Check: {report.verdict}{count}",
         markup.outdated_notice("check"),
         markup.bullets(map(markup.link_settings, report.problems)),
-        choices,
         markup.bullets(map(markup.link_settings, report.advice)),
         _suggestions(report),
         notes_heading,

@@ -232,14 +232,13 @@ class RunPanel:
         settings, problems = settings_and_problems(values)
         preview = PreviewQuery(SHOWN_EXAMPLES)
         report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
-        choices = context.unanswered_choices(settings)
         lr_plan, free = "", 0
         if report.examples:
             steps, free = settings.steps, context.host.memory().free
             plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
             lr_plan = lr_plan_html(settings, plan)
         packing = settings.machine.packing != "off"
-        yield {self._response: report_view.html(report, lr_plan, free, choices, packing=packing)}
+        yield {self._response: report_view.html(report, lr_plan, free, packing=packing)}
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Start a run, or show why it cannot start; the answer before and a failed run are removed at once."""
@@ -248,14 +247,8 @@ class RunPanel:
         try:
             context.check_writable()
             settings = training_settings(values)
-            try:
-                # Whether the name exists is said before the run starts, as Check does.
-                choose_run_folder(settings, context.host.folders, "")
-            except SettingsError as error:
-                hint = markup.paragraph("After your choice, press Start again.", quiet=True)
-                choices = context.unanswered_choices(settings)
-                yield {self._response: markup.problem(str(error), markup.outdated_notice("check"), choices, hint)}
-                return
+            # Whether the name exists is said before the run starts, as Check does.
+            choose_run_folder(settings, context.host.folders, "")
             settings = with_final_name(settings, context.host.folders)
             work = partial(context.engine.train, settings, context.host)
             context.session.train(settings.what.name, context.host, work)
