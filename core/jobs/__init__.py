@@ -6,7 +6,7 @@ from . import event_words as event_words
 from . import events as events
 from . import progress as progress
 from .event_words import event_text as event_text
-from .event_words import probe_extra_times as probe_extra_times
+from .event_words import probe_figures as probe_figures
 from .events import Advice as Advice
 from .events import Answer as Answer
 from .events import CheckpointSaved as CheckpointSaved

@@ -76,45 +76,33 @@ def event_text(event: Event) -> str:
             right = f"{event.right} of {format_count(event.asked, 'question')}"
             return f"Exam, step {event.step}: {right} answered correctly"
         case events.ProbeDone():
-            return _probe_text(event)
+            figures = "; ".join(f"{name}: {value}" for name, value in probe_figures(event))
+            changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
+            advice = f" Try {changes}." if changes else " Choose a smaller model or a lower cutoff."
+            return f"{figures}.{'' if event.fits else f' The run does not fit.{advice}'}"
     return ""
 
 
-def _probe_text(event: events.ProbeDone) -> str:
-    batch = format_count(event.batch_size, "example")
-    figures = [f"batch with the longest examples: {batch}, {event.tokens} tokens"]
-    if event.too_large:
-        figures.append(
-            f"a batch of {event.too_large} examples does not fit, so a run splits it into batches of "
-            f"{event.batch_size}"
-        )
-    more = "".join(f", plus {time} for {task}" for task, time in probe_extra_times(event))
-    figures.append(f"{duration(event.seconds)} per step, about {duration(event.run_seconds)} for the run{more}")
-    if event.peak:
-        expected = size(event.expected)
-        figures.append(f"peak memory in addition to the model: {size(event.peak)} (estimate: {expected})")
-    if event.free:
-        figures.append(f"{size(event.free)} free")
-    if event.largest_batch:
-        figures.append(f"largest batch that fits: {event.largest_batch}")
-    if not event.fits:
-        changes = ", ".join(f"{key} = {value}" for key, value in event.fitting.items())
-        advice = f"try {changes}" if changes else "choose a smaller model or a lower cutoff"
-        figures.append(f"the run does not fit: {advice}")
-    return "; ".join(figures) + "."
-
-
-def probe_extra_times(event: events.ProbeDone) -> list[tuple[str, str]]:
-    """Evaluations and samples of the probed run, each with its time, as far as known."""
-    extras = (
-        (event.evaluations, "evaluation", "about", event.evaluation_seconds),
-        (event.answers, "sample", "up to", event.answer_seconds),
-    )
-    return [
-        (format_count(count, noun), f"{bound} {duration(count * seconds)}")
-        for count, noun, bound, seconds in extras
-        if count and seconds
+def probe_figures(event: events.ProbeDone) -> list[tuple[str, str]]:
+    """What a test of one step measured, as names and values, as far as it is known."""
+    batch = f"{format_count(event.batch_size, 'example')}, {format_count(event.tokens, 'token')}"
+    run = f"whole run, {event.steps:,} {plural(event.steps, 'step')}"
+    evaluations = f"additional time for {format_count(event.evaluations, 'evaluation')}"
+    answers = f"additional time for {format_count(event.answers, 'sample')}"
+    evaluating, sampling = event.evaluations * event.evaluation_seconds, event.answers * event.answer_seconds
+    figures = [
+        ("batch with the longest examples", batch, True),
+        ("batch size that does not fit", str(event.too_large), event.too_large),
+        ("time per step", duration(event.seconds), True),
+        (run, f"about {duration(event.run_seconds)}", True),
+        (evaluations, f"about {duration(evaluating)}", evaluating),
+        (answers, f"up to {duration(sampling)}", sampling),
+        ("peak memory in addition to the model", size(event.peak), event.peak),
+        ("estimated by Check", size(event.expected), event.expected),
+        ("free memory", size(event.free), event.free),
+        ("largest batch that fits", str(event.largest_batch), event.largest_batch),
     ]
+    return [(name, value) for name, value, known in figures if known]
 
 
 def phase_table(phases: Sequence[PhaseFigures]) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import ProbeDone, probe_extra_times
+from ...core.jobs import ProbeDone, probe_figures
 from ...core.version import ROOT, python_command
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -22,7 +22,6 @@ from ...records.remote import write_portable_run
 from ...settings import files, flags, presets
 from ...settings.definitions import SETTINGS
 from ...settings.parsing import training_settings
-from ...train_utils import duration, plural, size
 from ..base import Form, PageContext, add_handler, markup, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
@@ -274,18 +273,6 @@ class ProbePanel:
 
 def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
     """The result of the probe, with a button for settings that fit unless they are already filled in."""
-    figures = markup.figures(
-        [
-            ("time per step", duration(probed.seconds)),
-            (f"whole run, {probed.steps:,} {plural(probed.steps, 'step')}", duration(probed.run_seconds)),
-            *((f"additional time for {what}", how_long) for what, how_long in probe_extra_times(probed)),
-            *([("peak memory in addition to the model", size(probed.peak))] if probed.peak else []),
-            ("estimated by Check", size(probed.expected)),
-            *([("batch size that does not fit", str(probed.too_large))] if probed.too_large else []),
-            *([("free memory", size(probed.free))] if probed.free else []),
-            *([("largest batch that fits", str(probed.largest_batch))] if probed.largest_batch else []),
-        ]
-    )
     changes = presets.describe_changes(values, probed.fitting)
     if not changes:
         advice = markup.paragraph("The run fits in memory without changes." if probed.fits else NOTHING_HELPS)
@@ -295,6 +282,7 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
         answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
         advice = Markup("<p>{} {}</p>").format(answer, markup.apply_button("; ".join(changes), probed.fitting))
     mood = markup.usage_mood(probed.peak, probed.free)
+    figures = markup.figures(probe_figures(probed))
     return markup.card("", markup.outdated_notice("probe"), figures, advice, mood=mood)
 
 

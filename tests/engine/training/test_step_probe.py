@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from training_pro.core.errors import ModelError
-from training_pro.core.jobs import EvaluationDone, Job, ProbeDone, SampleGenerated, event_text, probe_extra_times
+from training_pro.core.jobs import EvaluationDone, Job, ProbeDone, SampleGenerated, event_text
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.tests.engine.watching import events_of
 from training_pro.tests.tiny import read_tree, watched_job
@@ -46,8 +46,8 @@ def test_a_probe_reports_the_run(place):
     event, words = probe(place, accumulation=2, epochs=3, batch_size=3)
     assert (event.batch_size, event.steps) == (3, 9)
     assert 0 < event.seconds < event.run_seconds and 60 < event.tokens <= 96
-    assert " for the run" in words and " more" not in words
-    assert (probe_extra_times(event), event.evaluations, event.answers) == ([], 0, 0)
+    assert "whole run, 9 steps: about " in words and "additional time" not in words
+    assert (event.evaluations, event.answers) == (0, 0)
     if sys.platform.startswith("linux"):  # only Linux tells the peak
         assert event.peak > 0 and event.expected > 0
         assert "peak memory in addition to the model: " in words
@@ -61,7 +61,8 @@ def test_evaluations_and_answers_are_counted_as_in_the_run(place):
     assert event.evaluations == len(events_of(run, EvaluationDone))
     assert event.answers == len(events_of(run, SampleGenerated))
     assert min(event.evaluation_seconds, event.answer_seconds) > 0
-    assert f" for {event.evaluations} evaluations, " in words and f" for {event.answers} samples; " in words
+    for what, bound in ((f"{event.evaluations} evaluations", "about"), (f"{event.answers} samples", "up to")):
+        assert f"additional time for {what}: {bound} " in words
 
 
 def failing(module, when):
@@ -86,7 +87,7 @@ def test_a_batch_that_does_not_fit_is_probed_in_halves(place):
     event, words = probe(place, host, batch_size=4, packing="off")
     assert (event.too_large, event.batch_size, event.largest_batch, event.fits) == (4, 2, 2, False)
     assert event.fitting == {"batch_size": 2, "accumulation": 2}
-    assert "a batch of 4 examples does not fit, so a run splits it into batches of 2" in words
-    assert "try batch_size = 2, accumulation = 2" in words and max(seen) > 70
+    assert "batch with the longest examples: 2 examples, " in words and "batch size that does not fit: 4" in words
+    assert "The run does not fit. Try batch_size = 2, accumulation = 2." in words and max(seen) > 70
     with pytest.raises(ModelError, match=r"Out of memory.*To fix this, try"):
         probe(place, host, cutoff=128, batch_size=2)
