@@ -158,6 +158,10 @@ def _load_input(dataset: DatasetEntry, request: PerplexityRequest, context: Prep
         )
     if not loaded.rows:
         return window_input(dataset.path.name, loaded.texts, context.tokenizer, length, request.stride)
+    if request.stride:
+        raise SettingsError(
+            [f"Stride: {dataset.name} has rows, and each row is measured as a whole. Set Stride to 0."]
+        )
     return row_input(dataset.path.name, loaded.rows, context, length)
 
 

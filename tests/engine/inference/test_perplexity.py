@@ -102,6 +102,7 @@ def test_every_token_counts_once_after_as_much_context_as_fits(place, length, st
         ("empty.txt", {}, {}, "empty.txt"),
         ("story.txt", {}, {"loras": ("b",)}, "There is no LoRA 'b' in"),
         ("story.txt", {}, {"max_length": 16, "stride": 16}, "Use a value from 1 to 15."),
+        ("talks.jsonl", {}, {"stride": 8}, "Stride: talks.jsonl has rows, and each row is measured as a whole."),
         ("talks.jsonl", {"train_only_after": "###"}, {}, "No row contains '###' followed by text."),
         ("broken.jsonl", {}, {}, "broken.jsonl, line 30: "),
     ],
@@ -123,7 +124,7 @@ def test_bad_input_is_refused_before_the_model_is_loaded(place, data, read, more
     ],
 )
 def test_each_row_scores_as_alone_and_as_in_training(place, data, read):
-    _, (result,) = measure(place, data, read=read, stride=8)  # which rows ignore
+    _, (result,) = measure(place, data, read=read)
     examples, rows = prepared(place, data=[data], cutoff="auto", **read).examples, result.rows
     model, by_place = place.host().loaded_model().model.eval(), {row.place: row for row in rows}
     assert len(rows) == len(by_place) == len(examples) > 0
