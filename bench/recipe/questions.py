@@ -207,11 +207,11 @@ QUESTIONS: Mapping[str, Question] = {
             "What do notes teach that a small model has written on a text?",
             (
                 Way("notes as text"),
-                # Three of its 57 notes are longer than the cutoff.
+                Way("with what the model wrote", {"too_long": "cut_end"}, form="text and what the model wrote"),
                 Way(
-                    "with what the model wrote of it",
-                    {"too_long": "cut_end"},
-                    form="text and what the model wrote",
+                    "with a second round of that",
+                    {"too_long": "cut_end"},  # a few of these notes are longer than the cutoff
+                    form="text and two rounds of what the model wrote",
                 ),
                 Way("as both", form="text and questions"),
             ),
@@ -221,9 +221,11 @@ QUESTIONS: Mapping[str, Question] = {
             pictured=True,
             background="In one round of `script.py data study`, the demo model wrote 613 notes on this text. 57 "
             "of them (9.3%) passed the checks, 0.3 tokens of notes for a token of text, and of these we judge 42 "
-            "wrong. So notes of 1, 3 and 10 tokens for a token of text were not made: that takes 80 minutes, 4 "
-            "and 13 hours of writing here, three quarters of it wrong. The questions of the last way were written "
-            "by a person, one on each note; the exam asks about half of the notes in other words.",
+            "wrong. A LoRA trained with them answered 1 of 68 questions of the exam, so a second round went to 67 "
+            "notes: 45 of 324 passed, and we judge 40 wrong. So notes of 1, 3 and 10 tokens for a token of "
+            "text were not made: that takes 80 minutes, 4 and 13 hours of writing here, most of it wrong. The "
+            "questions of the last way were written by a person, one on each note; the exam asks about half of "
+            "the notes in other words.",
         ),
         Question(
             "passes",

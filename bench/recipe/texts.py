@@ -19,8 +19,9 @@ from ...engine.tokenizer import WorkingTokenizer
 
 TextName = Literal["lane", "taylor", "notes", "chats"]
 Form = Literal[
-    "text", "questions", "text and questions", "text and questions about others", "text and what the model wrote"
-]
+    "text", "questions", "text and questions", "text and questions about others", "text and what the model wrote",
+    "text and two rounds of what the model wrote",
+]  # fmt: skip
 FOLDER = Path(__file__).resolve().parents[1] / "recipe_data"
 AUTHORS: tuple[TextName, ...] = ("lane", "taylor")
 TEXTS: tuple[TextName, ...] = (*AUTHORS, "notes", "chats")
@@ -106,12 +107,13 @@ def _notes(form: Form) -> RecipeText:
         "trained.txt": SECTION_END.join(row["note"] for row in noted),
         "unseen.txt": SECTION_END.join(row["note"] for row in rows if "asked" not in row),
         "questions.jsonl": "".join(json.dumps(chat) + "\n" for chat in chats),
-        # What of one round of `data study` with the demo model passed: 57 notes, of which we judge 42 wrong.
-        "studied.jsonl": (FOLDER / "studied.jsonl").read_text(encoding="utf-8"),
+        # What the demo model wrote and what passed: 57 notes, and 45 of a second round where the exam had failed.
+        **{name: (FOLDER / name).read_text(encoding="utf-8") for name in ("studied.jsonl", "studied-again.jsonl")},
     }
     trained = {
         "text": ("trained.txt",), "questions": ("questions.jsonl",),
         "text and what the model wrote": ("trained.txt", "studied.jsonl"),
+        "text and two rounds of what the model wrote": ("trained.txt", "studied.jsonl", "studied-again.jsonl"),
     }.get(form, ("trained.txt", "questions.jsonl"))  # fmt: skip
     questions = tuple(Question(row["asked"], row["answer"]) for row in asked)
     return RecipeText("notes", files, trained, "unseen.txt", questions)
