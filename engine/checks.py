@@ -6,6 +6,7 @@ What is known only of a loaded model is checked again by the same functions afte
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -57,6 +58,18 @@ _UNSUPPORTED_OPTIMIZERS = {
     "lomo": "it updates the weights during the backward pass, so gradients can't be accumulated or clipped",
 }
 
+# Modules that a reporter needs if they have another name than the reporter; | separates alternatives.
+_REPORTER_MODULES: Mapping[str, tuple[str, ...]] = {
+    "azure_ml": ("azureml.core",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit",),
+    "kubeflow": (),
+    "tensorboard": ("tensorboard|tensorboardX",),
+}
+# Names for pip that differ from those of the modules.
+_PIP_NAMES = {"azureml.core": "azureml-core", "comet_ml": "comet-ml"}
+# Environment variables without which a reporter does not know where to report.
+_REPORTER_VARIABLES = {"dagshub": "MLFLOW_TRACKING_URI", "kubeflow": "KUBEFLOW_TRAINER_SERVER_URL"}
 NO_REPORTER = (
     "Report to: 'all' has no effect because no reporting tool is installed. Install one (pip install "
     "tensorboard), or choose none."
@@ -256,26 +269,39 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
 
 
 def _reporter_findings(names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a problem for each reporter that is unknown or not installed; "all" are those that are installed."""
+    """Yield a problem for each reporter that is unknown or lacks something; "all" are those that lack nothing."""
     if not names:
         return
-    from transformers.integrations import integration_utils
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
 
-    known = integration_utils.INTEGRATION_TO_CALLBACK
-    installed = integration_utils.get_available_reporting_integrations()
     for name in names:
+        modules = [module.split("|") for module in _REPORTER_MODULES.get(name, (name,))]
+        variable = _REPORTER_VARIABLES.get(name, "")
         if name == "all":
-            if not installed:
+            if not get_available_reporting_integrations():
                 yield advice("report_to", NO_REPORTER)
-        elif name not in known:
-            reason = f"transformers has no reporting integration called {name!r}. Choose one of"
-            yield problem("report_to", f"Report to: {reason} {', '.join(sorted(known))}, or choose none.")
-        # transformers never lists flyte, and azure_ml only without MLflow: a run says what these lack.
-        elif name not in (*installed, "flyte", "azure_ml"):
-            package = f"Install it (pip install {name.replace('_', '-')})"
-            yield problem(
-                "report_to", f"Report to: {name} is not installed or not set up. {package}, or choose none."
-            )
+            continue
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            reason = f"transformers has no reporting integration called {name!r}. Choose one of {known}"
+        elif missing := [choices[0] for choices in modules if not any(map(_has_module, choices))]:
+            packages = " ".join(_PIP_NAMES.get(module, module) for module in missing)
+            reason = f"{name} is not installed. Install it (pip install {packages})"
+        elif variable and variable not in os.environ:
+            reason = f"{name} needs the environment variable {variable}. Set it"
+        else:
+            continue
+        yield problem("report_to", f"Report to: {reason}, or choose none.")
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that the module is in
+        return False
 
 
 def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Finding]:

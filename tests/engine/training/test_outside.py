@@ -114,7 +114,7 @@ def callbacks(monkeypatch, tmp_path, request):
     """The callbacks that are made; each fails at the call that a test is parametrized with."""
     created, fails = [], getattr(request, "param", "")
     for name in NAMES:
-        (tmp_path / f"{name}.py").write_text("run = None")  # it is installed
+        (tmp_path / f"{name}.py").write_text("")  # it is installed
         new = {name: lambda: RecordingCallback(created, fails)}
         monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, *new.popitem())
     monkeypatch.syspath_prepend(tmp_path)
