@@ -15,10 +15,10 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import check_record, new_files, parse_json, write_json
 from ...train_utils import format_count
-from ..likeness import Likeness, exact_key, find_language
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
+from .likeness import Likeness, Pairs, exact_key, find_language
 from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160
@@ -131,7 +131,9 @@ class Cleaner:
         self._seen: dict[int, str] = {}
         self._likeness: Likeness | None = None
         if recipe.near_duplicates:
-            self._likeness = Likeness(recipe.near_duplicates, (record.words for record in records))
+            pairs = Pairs()
+            pairs.count(record.words for record in records)
+            self._likeness = Likeness(recipe.near_duplicates, pairs)
 
     def kept(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records that are kept, some of them shortened."""

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,8 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
-from ..likeness import WORD, find_like
 from .cleaning import Cleaned
+from .likeness import SIMILARITY, WORD, Likeness, Pairs
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages
 
@@ -61,7 +62,7 @@ def write_map(rows: Sequence[tuple[str, Mapping[str, Any]]], vectors: Vectors, o
     numbers = {label: number for number, (label, _) in enumerate(Counter(found.tolist()).most_common(), start=1)}
     labels = np.array([numbers[label] for label in found.tolist()])  # the largest one is number 1
     texts = [words for words, _ in rows]
-    names, like = _name_clusters(texts, labels), find_like(texts)
+    names, like = _name_clusters(texts, labels), _find_like(texts)
     is_outlier: Vectors = np.zeros(len(rows), bool)
     for number in names:
         own = labels == number
@@ -136,6 +137,18 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
                 weights[word] = inside * math.log(inside / outside)
         names[number] = ", ".join(sorted(weights, key=weights.__getitem__, reverse=True)[:NAME_WORDS])
     return names
+
+
+def _find_like(texts: Sequence[str]) -> dict[int, int]:
+    """Rows that are nearly the same as an earlier one, with the number of that one, counted from 0."""
+    pairs, found = Pairs(), dict[int, int]()
+    with suppress(DataError):  # a map is of use without rensa, too
+        earlier = Likeness(SIMILARITY, pairs)
+        pairs.count(texts)
+        for n, text in enumerate(texts):
+            for place in earlier.find(text, str(n))[:1]:
+                found[n] = int(place)
+    return found
 
 
 @dataclass(frozen=True)

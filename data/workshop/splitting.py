@@ -11,10 +11,10 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
-from ..likeness import SIMILARITY, Likeness, exact_key, join_groups
 from ..readers import json_rows
 from ..split import choose_parts
 from .cleaning import Cleaned
+from .likeness import SIMILARITY, Likeness, Pairs, exact_key, join_groups
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
 
 SPLIT_NAMES = ("train.jsonl", "validation.jsonl")
@@ -68,7 +68,9 @@ def _units(dataset: Dataset) -> Iterator[Record]:
 
 def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list[int]]:
     """The group of each unit, which must not be divided, and the size of each unit."""
-    likeness = Likeness(SIMILARITY, (unit.words for unit in _units(dataset)))
+    pairs = Pairs()
+    pairs.count(unit.words for unit in _units(dataset))
+    likeness = Likeness(SIMILARITY, pairs)
     same, sizes = list[tuple[object, int]](), list[int]()  # what a unit has in common with earlier ones
     first: dict[object, int] = {}  # the first unit with each text, and with each id
     links = list[tuple[int, int]]()

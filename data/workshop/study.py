@@ -19,10 +19,10 @@ from typing import NamedTuple
 from ...chunking import find_sections
 from ...core.errors import DataError
 from ..examples import section_title
-from ..likeness import COMMON_WORDS, WORD, exact_key, find_language
 from ..text import find_stop_ends
 from .cleaning import Cleaned
 from .exam import Exam, Question
+from .likeness import COMMON_WORDS, WORD, exact_key, find_language
 from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
 
 # Small models lose sight of long passages; shorter ones have too little to ask about.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ..chunking import Flags, Ints
-from ..core.errors import DataError
-from .split import hash_runs
-from .unspaced import UNSPACED
+from ...chunking import Flags, Ints
+from ...core.errors import DataError
+from ..split import hash_runs
+from ..unspaced import UNSPACED
 
 # Two texts are compared by their pairs of neighboring words: one changed word of a hundred changes two pairs.
 PAIR = 2
@@ -84,68 +83,74 @@ def find_language(text: str) -> str:
     return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
 
 
-class Likeness:
-    """Texts one after another, each compared with those before it."""
+class Pairs:
+    """The pairs of words of texts, as hashes, without those that most texts have."""
 
-    def __init__(self, similarity: float, texts: Iterable[str]) -> None:
-        """`texts` are all of them, read once for the pairs that most have, which say nothing."""
-        try:
-            import rensa
-        except ImportError as error:
-            raise DataError(
-                "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, "
-                "add: --set near_duplicates=0"
-            ) from error
-        self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
-        self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
-        self._similarity = similarity
-        self._earlier, self._places = list[Ints](), list[str]()  # the pairs of each text that is in the index
+    def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        counts: Ints = np.zeros(int(COUNTERS), np.int32)
-        seen: set[int] = set()  # a text counts once, however often it occurs
+        self._counts: Ints = np.zeros(int(COUNTERS), np.int32)
+        self._common: Flags = np.zeros(int(COUNTERS), bool)
+
+    def count(self, texts: Iterable[str]) -> None:
+        """Find the common pairs of a dataset; each text counts once, however often it occurs."""
+        seen: set[int] = set()
         for text in texts:
             if (key := exact_key([text])) not in seen:
                 seen.add(key)
-                counts[np.unique(self._pairs(text) % COUNTERS)] += 1
-        self._is_common: Flags = counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
+                self._counts[np.unique(self._all(text) % COUNTERS)] += 1
+        self._common = self._counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
 
-    def find(self, text: str, place: str, *, keep: bool = False) -> list[str]:
-        """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each."""
-        pairs = self._pairs(text)
-        pairs = pairs[~self._is_common[pairs % COUNTERS]]
-        if len(pairs) < MIN_PAIRS:
-            return []
-        sketch = self._new_sketch()
-        data = pairs.tobytes()
-        sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
-        found = []
-        for number in self._index.query(sketch)[:MAX_CANDIDATES]:
-            other = self._earlier[number]
-            both = len(np.intersect1d(pairs, other, assume_unique=True))
-            if both >= self._similarity * (len(pairs) + len(other) - both):
-                found.append(self._places[number])
-        if keep or not found:
-            self._index.insert(len(self._earlier), sketch)
-            self._earlier.append(pairs)
-            self._places.append(place)
-        return found
+    def of(self, text: str) -> Ints:
+        pairs = self._all(text)
+        kept: Ints = pairs[~self._common[pairs % COUNTERS]]
+        return kept
 
-    def _pairs(self, text: str) -> Ints:
-        """The pairs of neighboring words, as hashes."""
+    def _all(self, text: str) -> Ints:
         words = WORD.findall(text.casefold())[:MAX_WORDS]
         pairs: Ints = np.unique(hash_runs(words, PAIR, self._numbers))
         return pairs
 
 
-def find_like(texts: Sequence[str]) -> dict[int, int]:
-    """Texts that are nearly the same as an earlier one, with the number of that one, counted from 0."""
-    found = dict[int, int]()
-    with suppress(DataError):  # Check and a map are of use without rensa, too
-        earlier = Likeness(SIMILARITY, texts)
-        for n, text in enumerate(texts):
-            for place in earlier.find(text, str(n))[:1]:
-                found[n] = int(place)
-    return found
+class Likeness:
+    """Texts one after another, each compared with those before it."""
+
+    def __init__(self, similarity: float, pairs: Pairs) -> None:
+        self._rensa = _import_rensa()
+        self._index = self._rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
+        self._similarity, self._pairs = similarity, pairs
+        self._texts: list[Ints] = []  # the pairs of each text that is in the index
+        self._places: list[str] = []
+
+    def find(self, text: str, place: str, *, keep: bool = False) -> list[str]:
+        """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each."""
+        pairs = self._pairs.of(text)
+        if len(pairs) < MIN_PAIRS:
+            return []
+        sketch = self._rensa.RMinHash(num_perm=HASHES, seed=SEED)
+        data = pairs.tobytes()
+        sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
+        found = []
+        for number in self._index.query(sketch)[:MAX_CANDIDATES]:
+            other = self._texts[number]
+            both = len(np.intersect1d(pairs, other, assume_unique=True))
+            if both >= self._similarity * (len(pairs) + len(other) - both):
+                found.append(self._places[number])
+        if keep or not found:
+            self._index.insert(len(self._texts), sketch)
+            self._texts.append(pairs)
+            self._places.append(place)
+        return found
+
+
+def _import_rensa() -> Any:
+    try:
+        import rensa
+    except ImportError as error:
+        raise DataError(
+            "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, add: "
+            "--set near_duplicates=0"
+        ) from error
+    return rensa
 
 
 def join_groups(count: int, links: Iterable[tuple[int, int]]) -> Sequence[int]:
