@@ -18,7 +18,7 @@ from ...train_utils import format_count
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
-from .likeness import Likeness, Pairs, exact_key, find_language
+from .likeness import Likeness, exact_key, find_language
 from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160
@@ -131,9 +131,7 @@ class Cleaner:
         self._seen: dict[int, str] = {}
         self._likeness: Likeness | None = None
         if recipe.near_duplicates:
-            pairs = Pairs()
-            pairs.count(record.words for record in records)
-            self._likeness = Likeness(recipe.near_duplicates, pairs)
+            self._likeness = Likeness(recipe.near_duplicates, (record.words for record in records))
 
     def kept(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records that are kept, some of them shortened."""
@@ -193,7 +191,7 @@ class Cleaner:
             earlier = self._seen.setdefault(exact_key(spot.text for spot in record.spots), record.place)
             if earlier != record.place:
                 return "exact_duplicates", f"the same as {earlier}", record
-        if self._likeness and (found := self._likeness.find(words, record.place)):
+        if self._likeness and (found := self._likeness.find(words, record.place, record.said_by("assistant"))):
             return "near_duplicates", f"like {found[0]}", record
         return "", "", record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -22,8 +22,12 @@ MAX_WORDS = 5000  # of a text that are compared
 # for 0.7, 0.64 for 0.5. Those that it finds are then compared exactly.
 BANDS, HASHES, SEED = 16, 64, 7
 MAX_CANDIDATES = 200
-# Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing.
-COMMON_SHARE, MIN_COMMON = 0.05, 10
+# Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing. With fewer
+# texts, they are more probably those of one text and its near copies.
+COMMON_SHARE, MIN_COMMON = 0.05, 100
+# Replies to one prompt share less than this part of what two texts must share; a reply of ten words shares more with
+# the same one with two words changed.
+REPLY_SHARE = 0.5
 COUNTERS = np.uint64(1 << 22)  # pairs are counted by their hash: a few share a counter
 # In scripts without spaces, each letter is a word.
 WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
@@ -83,74 +87,68 @@ def find_language(text: str) -> str:
     return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
 
 
-class Pairs:
-    """The pairs of words of texts, as hashes, without those that most texts have."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._counts: Ints = np.zeros(int(COUNTERS), np.int32)
-        self._common: Flags = np.zeros(int(COUNTERS), bool)
-
-    def count(self, texts: Iterable[str]) -> None:
-        """Find the common pairs of a dataset; each text counts once, however often it occurs."""
-        seen: set[int] = set()
-        for text in texts:
-            if (key := exact_key([text])) not in seen:
-                seen.add(key)
-                self._counts[np.unique(self._all(text) % COUNTERS)] += 1
-        self._common = self._counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
-
-    def of(self, text: str) -> Ints:
-        pairs = self._all(text)
-        kept: Ints = pairs[~self._common[pairs % COUNTERS]]
-        return kept
-
-    def _all(self, text: str) -> Ints:
-        words = WORD.findall(text.casefold())[:MAX_WORDS]
-        pairs: Ints = np.unique(hash_runs(words, PAIR, self._numbers))
-        return pairs
-
-
 class Likeness:
     """Texts one after another, each compared with those before it."""
 
-    def __init__(self, similarity: float, pairs: Pairs) -> None:
-        self._rensa = _import_rensa()
-        self._index = self._rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
-        self._similarity, self._pairs = similarity, pairs
-        self._texts: list[Ints] = []  # the pairs of each text that is in the index
-        self._places: list[str] = []
+    def __init__(self, similarity: float, texts: Iterable[str]) -> None:
+        """`texts` are all of them, read once for the pairs that most have, which say nothing."""
+        try:
+            import rensa
+        except ImportError as error:
+            raise DataError(
+                "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, "
+                "add: --set near_duplicates=0"
+            ) from error
+        self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
+        self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
+        self._similarity = similarity
+        self._earlier = list[
+            tuple[str, Ints, Ints]
+        ]()  # those in the index: the place, the pairs, those of the reply
+        self._numbers: dict[str, int] = {}
+        counts: Ints = np.zeros(int(COUNTERS), np.int32)
+        seen: set[int] = set()  # a text counts once, however often it occurs
+        for text in texts:
+            if (key := exact_key([text])) not in seen:
+                seen.add(key)
+                counts[np.unique(self._pairs(text) % COUNTERS)] += 1
+        self._is_common: Flags = counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
 
-    def find(self, text: str, place: str, *, keep: bool = False) -> list[str]:
-        """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each."""
-        pairs = self._pairs.of(text)
+    def find(self, text: str, place: str, reply: str = "", *, keep: bool = False) -> list[str]:
+        """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each.
+
+        Rows may have one long prompt: they are nearly the same only if their replies are alike, too.
+        """
+        pairs, replied = self._pairs(text), self._pairs(reply)
+        pairs = pairs[~self._is_common[pairs % COUNTERS]]
         if len(pairs) < MIN_PAIRS:
             return []
-        sketch = self._rensa.RMinHash(num_perm=HASHES, seed=SEED)
+        sketch = self._new_sketch()
         data = pairs.tobytes()
         sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
         found = []
         for number in self._index.query(sketch)[:MAX_CANDIDATES]:
-            other = self._texts[number]
-            both = len(np.intersect1d(pairs, other, assume_unique=True))
-            if both >= self._similarity * (len(pairs) + len(other) - both):
-                found.append(self._places[number])
+            other, its_pairs, its_reply = self._earlier[number]
+            is_like = _shared(pairs, its_pairs) >= self._similarity
+            if is_like and _shared(replied, its_reply) >= REPLY_SHARE * self._similarity:
+                found.append(other)
         if keep or not found:
-            self._index.insert(len(self._texts), sketch)
-            self._texts.append(pairs)
-            self._places.append(place)
+            self._index.insert(len(self._earlier), sketch)
+            self._earlier.append((place, pairs, replied))
         return found
 
+    def _pairs(self, text: str) -> Ints:
+        """The pairs of neighboring words, as hashes."""
+        words = WORD.findall(text.casefold())[:MAX_WORDS]
+        # A single word, such as a label, is a pair with itself.
+        pairs: Ints = np.unique(hash_runs(words * (2 if len(words) == 1 else 1), PAIR, self._numbers))
+        return pairs
 
-def _import_rensa() -> Any:
-    try:
-        import rensa
-    except ImportError as error:
-        raise DataError(
-            "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, add: "
-            "--set near_duplicates=0"
-        ) from error
-    return rensa
+
+def _shared(one: Ints, other: Ints) -> float:
+    """The share of all pairs of two texts that both have; 1 for two without any."""
+    both = len(np.intersect1d(one, other, assume_unique=True))
+    return both / max(len(one) + len(other) - both, 1) if len(one) or len(other) else 1.0
 
 
 def join_groups(count: int, links: Iterable[tuple[int, int]]) -> Sequence[int]:

@@ -21,7 +21,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import new_files
 from .cleaning import Cleaned
-from .likeness import SIMILARITY, WORD, Likeness, Pairs
+from .likeness import SIMILARITY, WORD, Likeness
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages
 
@@ -141,10 +141,9 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
 
 def _find_like(texts: Sequence[str]) -> dict[int, int]:
     """Rows that are nearly the same as an earlier one, with the number of that one, counted from 0."""
-    pairs, found = Pairs(), dict[int, int]()
+    found = dict[int, int]()
     with suppress(DataError):  # a map is of use without rensa, too
-        earlier = Likeness(SIMILARITY, pairs)
-        pairs.count(texts)
+        earlier = Likeness(SIMILARITY, texts)
         for n, text in enumerate(texts):
             for place in earlier.find(text, str(n))[:1]:
                 found[n] = int(place)

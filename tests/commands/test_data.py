@@ -109,6 +109,24 @@ def test_a_prompt_that_all_rows_begin_with_makes_no_near_duplicates(shop):
     names = [f"name{number} of the {number * 7}th house" for number in range(60)]
     shop.write("a.jsonl", *({"instruction": f"{DUPLICATE * 3} {name}?", "output": f"{name}."} for name in names))
     assert shop.run("clean", "a.jsonl")["kept"] == 60
+    shop.write("b.jsonl", *({"instruction": DUPLICATE * 3, "output": name} for name in names))
+    shop.write("c.jsonl", *({"instruction": DUPLICATE * 3, "output": name.split()[0]} for name in names))
+    assert [shop.run("clean", name)["kept"] for name in ("b.jsonl", "c.jsonl")] == [60, 60]
+    shop.run("split", "b.jsonl", "--out", "parts", "--validation", 0.1)
+    assert len(shop.read("parts/validation.jsonl")) == 6
+
+
+def test_of_many_near_copies_of_one_row_one_is_left_and_a_split_has_them_on_one_side(shop):
+    """Though what they share is in many rows."""
+    rows = plant(140)
+    copies = [
+        {**rows[0], "output": f"{rows[0]['output']} word{number} end", "kind": "copy"} for number in range(60)
+    ]
+    shop.write("a.jsonl", *(row for row in rows if row["kind"] == "plain"), *copies)
+    assert shop.run("clean", "a.jsonl", "--out", "clean.jsonl")["dropped"] == {"near_duplicates": 60}
+    shop.run("split", "a.jsonl", "--out", "parts", "--validation", 0.1)
+    sides = [{row["kind"] for row in shop.read(f"parts/{name}.jsonl")} for name in ("train", "validation")]
+    assert "copy" not in sides[0] & sides[1]
 
 
 def test_a_text_is_cleaned_by_paragraphs_and_keeps_its_gaps_and_hard_cuts(shop):
