@@ -151,6 +151,9 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
             f"Cached datasets: {size(cached)}. To delete them: {command}. The next run creates them again."
         )
     print("\n".join(lines) or f"There are no LoRAs in {folders.loras} yet.")
+    for lora in runs:
+        for sentence in run_files.describe_damage(lora.damage):
+            say(f"{lora.name}: {sentence}")
 
 
 def _format_date(lora: LoraEntry) -> str:

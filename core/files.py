@@ -1,7 +1,7 @@
 """Files that survive a crash and other programs: atomic writes, retries, JSON, a full disk, locks, and records.
 
 A file is written under a temporary name and then renamed, so a kill leaves the old or the new file. Records are
-read back by the types that their classes declare; a damaged value is left out.
+read back by the types that their classes declare; a damaged value is told and left out.
 """
 
 from __future__ import annotations

@@ -121,11 +121,10 @@ class ProcessEngine(PeftEngine):
             values = files.read_json(running / STARTED, {})
             home = folders.output_folder(full_finetune=values.get("method") == FULL_FINETUNE)
             is_alive = _watch(running, home / running.name, folders)
-            number = None
-            with suppress(SavingError):  # the tab says why the queue can't be read, and still shows the run
-                begun = queue.load(folders.queue).begun
-                number = next((run.number for run in begun if run.name == running.name), None)
+            queued = [run.number for run in queue.load(folders.queue).begun if run.name == running.name]
+
             work = partial(follow_to_end, folder=home / running.name, folders=folders, is_alive=is_alive)
+            number = queued[0] if queued else None
             with suppress(TrainingProError):  # another job has begun meanwhile
                 session.auto_start.current_number = number  # so that the queue does not take it back meanwhile
                 session.train(running.name, host, work, queue_number=number, is_elsewhere=True)

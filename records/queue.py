@@ -6,6 +6,7 @@ so that after a crash another program sees that nobody works on it any more.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,12 +21,14 @@ from ..core.errors import BusyError, SavingError, SettingsError, TrainingProErro
 from ..core.files import Count, Timestamp, safe_paths
 from ..core.host import Host
 from ..core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
+from ..core.readable import readable
 from ..settings.definitions import FULL_FINETUNE, SETTINGS, TrainingSettings
 from ..settings.parsing import training_settings
 from ..train_utils import plural
 from .folder import is_in_progress, loras, recover_interrupted, with_final_name
 
 MAX_ENDED_RUNS = 20  # in the file
+DAMAGED_COPY = "queue.damaged.json"
 PATIENCE_SECONDS = 10.0  # a change by another program takes milliseconds
 
 
@@ -121,20 +124,35 @@ def start_problems(settings: TrainingSettings, report: Any, earlier: Sequence[st
     return list(dict.fromkeys(problems))
 
 
-def load(path: Path) -> Queue:
-    """Read the queue; return an empty one if there is no file, and raise SavingError if any of it is damaged."""
-    damage: list[str] = []  # left out, it would be gone after the next change
-    queue: Queue | None = files.read_record(path, Queue, None, damage)
-    if damage:
-        raise SavingError(
-            f"The queue in {path} can't be read. {damage[0].rstrip('.')}. Fix the file, or delete it."
-        )
-    return queue or Queue()
+def load(path: Path, damage: list[str] | None = None) -> Queue:
+    """Read the queue; return an empty one if there is no file, and raise SavingError if it cannot be read.
 
-
-def save(path: Path, queue: Queue) -> None:
-    """Write the queue, completely or not at all."""
+    Damaged runs are left out, and `damage` gets a sentence about each.
+    """
     try:
+        queue: Queue = files.check_record(files.parse_json(path), Queue, "queue", [] if damage is None else damage)
+    except FileNotFoundError:
+        return Queue()
+    except (OSError, ValueError) as error:
+        raise SavingError(f"The queue in {path} can't be read: {error}. Fix the file, or delete it.") from error
+    return queue
+
+
+def describe_damage(path: Path, damage: Sequence[str]) -> str:
+    """Say in one sentence which runs of the queue are damaged; empty if none is."""
+    if not damage:
+        return ""
+    return readable(
+        f"The queue in {path} is damaged. Training PRO ignored this entry: {damage[0]} Before the next "
+        f"change to the file, Training PRO copies the file to {DAMAGED_COPY}."
+    )
+
+
+def save(path: Path, queue: Queue, damage: Sequence[str] = ()) -> None:
+    """Write the queue, completely or not at all; a file with damaged runs is copied before they are left out."""
+    try:
+        if damage:
+            shutil.copyfile(path, path.with_name(DAMAGED_COPY))
         files.write_json(path, asdict(replace(queue, done=queue.done[-MAX_ENDED_RUNS:])))
     except OSError as error:
         reason = files.write_error_reason(error, path.parent)
@@ -157,6 +175,11 @@ class QueueRunner:
         """The queue on disk."""
         return load(self._path)
 
+    def read_with_damage(self) -> tuple[Queue, str]:
+        """Return the queue on disk, and a sentence if runs in its file are damaged."""
+        damage: list[str] = []
+        return load(self._path, damage), describe_damage(self._path, damage)
+
     def _change(self, change: Callable[[Queue], Queue]) -> Queue:
         """Apply `change` to the queue under its locks, and return the new queue."""
         # The file of this lock is never removed, since another program may wait for it.
@@ -167,10 +190,11 @@ class QueueRunner:
                     f"The queue in {self._path} has been locked by another program for {PATIENCE_SECONDS:g} "
                     "seconds. Check whether that program is still running, then try again."
                 )
-            current = load(self._path)
+            damage: list[str] = []
+            current = load(self._path, damage)
             updated = change(current)
             if updated != current:
-                save(self._path, updated)
+                save(self._path, updated, damage)
         return updated
 
     def recover(self) -> None:

@@ -106,12 +106,12 @@ class QueueView:
         return ""
 
     def _read_queue(self) -> tuple[Queue, str]:
-        """The queue; if it cannot be read, the last one and the error."""
+        """The queue and what is damaged in it; if it cannot be read, the last one and the error."""
         try:
-            self._last_read = self._runner.queue
+            self._last_read, problem = self._runner.read_with_damage()
         except (TrainingProError, OSError) as error:
             return self._last_read, error_message(error)
-        return self._last_read, ""
+        return self._last_read, problem
 
 
 def queue_html(queue: Queue, auto_start: AutoStart, *, training: bool) -> str:

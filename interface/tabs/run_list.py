@@ -196,19 +196,19 @@ def _format(figure: float | None, spec: str = ".3f") -> str:
 
 def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     """The card of a run; `chosen` is its name or that of one of its checkpoints, `progress` how far it is."""
-    folder = entry.folder
-    verdict = read_verdict(run_files.read_log(folder))
+    folder, damage = entry.folder, list[str]()
+    verdict = read_verdict(run_files.read_log(folder, damage))
     listed = ListedRun(entry)
     progressed = f"{listed.steps} {plural(entry.steps or entry.step, 'step')}" if entry.step else ""
     facts = " \u00b7 ".join(filter(None, (entry.status, entry.model, progressed, listed.date, size(entry.size))))
     # The loss curve, what the LoRA learned and forgot, and the phases of hybrid batching.
-    graph = run_files.read_graph(folder)
+    graph = run_files.read_graph(folder, damage)
     steps, evaluations = read_steps(graph), read_evaluations(graph)
     marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
     rates, words = [step.learning_rate for step in steps], ("learning rate", "checkpoint" if marks else "")
     curve = loss_curve(steps, rates, marks, evaluations, words) if steps else ""
-    recalls = run_files.read_recalls(folder)
-    evidence = markup.evidence(run_files.read_evidence(folder), recalls)
+    recalls = run_files.read_recalls(folder, damage)
+    evidence = markup.evidence(run_files.read_evidence(folder, damage), recalls)
     # Buttons that choose the whole run, or one of its checkpoints and backups.
     parts = [(entry.name, "The final LoRA of the run", "")]
     for name, part in zip(entry.names[1:], entry.parts, strict=True):
@@ -230,6 +230,10 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
         evidence,
         markup.recall(recalls),
         markup.phases(events.measure_phases(steps, evaluations)),
+        *(
+            markup.paragraph(sentence, quiet=True)
+            for sentence in run_files.describe_damage([*damage, *entry.damage])
+        ),
         html(PARTS, parts=parts, box=CHOSEN_BOX, chosen=chosen) if entry.parts else "",
         report,
     )

@@ -46,6 +46,7 @@ class LoraEntry:
     size: int
     parts: tuple[LoraPart, ...]
     note: str
+    damage: tuple[str, ...] = ()  # sentences about values of its records that are damaged
 
     @property
     def names(self) -> list[str]:
@@ -76,7 +77,8 @@ def list_entries(folders: Folders) -> list[LoraEntry]:
 
 def read_entry(folder: Path, folders: Folders) -> LoraEntry:
     """Read the folder of a LoRA."""
-    log, checkpoints = run_files.read_log(folder), loras.resumable_checkpoints(folder)
+    damage: list[str] = []
+    log, checkpoints = run_files.read_log(folder, damage), loras.resumable_checkpoints(folder)
     parts, saved = tuple(_parts(folder)), checkpoints[-1].step if checkpoints else 0
     # A run that has no log yet, or was cut off, is as far as its last events say.
     now = progress_of([] if log else event_file.read_first_and_last(folder))
@@ -104,6 +106,7 @@ def read_entry(folder: Path, folders: Folders) -> LoraEntry:
         size=folder_size(folder),
         parts=parts,
         note=run_files.read_note(folder),
+        damage=tuple(damage),
     )
 
 

@@ -1,11 +1,11 @@
 """The files in a run folder: their names, what their values must be, and how they are read and written.
 
-Each value of a record must have its declared type; a damaged one is left out.
+Each value of a record must have its declared type; a damaged one is told and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any, Literal, TypedDict
 
 from ...core.files import Count, read_record, read_small_file, usable_entries, write_text
 from ...core.jobs import Event, EvidenceMeasured, ExamAsked, RecallMeasured, SampleGenerated, event_file
+from ...core.readable import readable
+from ...train_utils import plural
 
 LOG = "training_log.json"
 GRAPH = "training_graph.json"
@@ -42,6 +44,7 @@ BEST_SUFFIX, MANUAL_SUFFIX = "-best", "-user"
 # Suffix of folder names that neither the webui nor we list.
 HIDDEN_SUFFIX = "-np"
 
+MAX_DAMAGE_SHOWN = 3
 # The keys of training_log.json that other programs read, such as the webui.
 FIRST_KEYS = (
     *("base_model_name", "base_model_class", "base_loaded_in_4bit", "base_loaded_in_8bit", "projections"),
@@ -131,8 +134,8 @@ class StateRecord(TypedDict, total=False):
     graph: list[GraphRecord]
 
 
-def read_log(folder: Path) -> RunLog:
-    return read_record(folder / LOG, RunLog, RunLog())
+def read_log(folder: Path, damage: list[str] | None = None) -> RunLog:
+    return read_record(folder / LOG, RunLog, RunLog(), damage)
 
 
 def log_entry(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,18 +148,19 @@ def trained_steps(log: RunLog) -> int:
     return log.get("kept_step") or log.get("current_steps") or 0
 
 
-def read_graph(folder: Path) -> list[GraphRecord]:
-    return read_record(folder / GRAPH, list[GraphRecord], [])
+def read_graph(folder: Path, damage: list[str] | None = None) -> list[GraphRecord]:
+    return read_record(folder / GRAPH, list[GraphRecord], [], damage)
 
 
-def read_recalls(folder: Path) -> list[RecallMeasured]:
+def read_recalls(folder: Path, damage: list[str] | None = None) -> list[RecallMeasured]:
     """Read the recall as it was measured last: after the run if it was, otherwise during it."""
-    return read_record(folder / RECALL, list[RecallMeasured], []) or read_log(folder).get("recall", [])
+    afterwards = read_record(folder / RECALL, list[RecallMeasured], [], damage)
+    return afterwards or read_log(folder, damage).get("recall", [])
 
 
-def read_evidence(folder: Path) -> EvidenceMeasured | None:
+def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeasured | None:
     """Read what was measured of a finished LoRA; None if it was never tested."""
-    return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [])), None)
+    return next(iter(read_record(folder / EVIDENCE, list[EvidenceMeasured], [], damage)), None)
 
 
 def read_exams(folder: Path) -> list[ExamAsked]:
@@ -172,6 +176,16 @@ def read_state(checkpoint: Path) -> StateRecord:
 def read_parameters(folder: Path) -> dict[str, Any]:
     """Read the settings of a run as saved; parsing checks each by the declaration of its setting."""
     return read_record(folder / PARAMETERS, dict[str, Any], {})
+
+
+def describe_damage(damage: Sequence[str]) -> Iterator[str]:
+    """Say which values of the records are damaged, the first few of them."""
+    sentences = list(dict.fromkeys(damage))  # some records are read several times
+    for sentence in sentences[:MAX_DAMAGE_SHOWN]:
+        yield readable(f"Ignored invalid data: {sentence}")
+    if len(sentences) > MAX_DAMAGE_SHOWN:
+        rest = len(sentences) - MAX_DAMAGE_SHOWN
+        yield f"{rest} more invalid {plural(rest, 'value was', 'values were')} ignored."
 
 
 def read_note(folder: Path) -> str:

@@ -23,7 +23,7 @@ from training_pro.tests import hostile
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
 
 SAFE = {"name": "new", "data": ["book.txt"]}
-OWN_LOCKS = ("queue.json.lock", "queue.json", "form.json")
+OWN_LOCKS = ("queue.json.lock", "queue.damaged.json", "queue.json", "form.json")
 
 
 @pytest.fixture

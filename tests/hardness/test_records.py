@@ -125,7 +125,8 @@ def look_at_queue(host):
     session = Session()
     runner = QueueRunner(host, PeftEngine(), session)
     with suppress(TrainingProError):
-        queue_view.queue_html(runner.queue, session.auto_start, training=False)
+        queue, _ = runner.read_with_damage()
+        queue_view.queue_html(queue, session.auto_start, training=False)
     with suppress(TrainingProError):
         runner.recover()
         runner.remove(1)

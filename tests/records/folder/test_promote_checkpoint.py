@@ -52,8 +52,9 @@ def test_its_log_has_recall_up_to_its_step_and_nothing_of_the_whole_run(folders,
     whole = {"recall": recalls, "verdict": {"text": "By heart."}, "kept_step": 6, "kept_because": "the best"}
     story = write_files(folders.loras, "story", {"training_log.json": {**LOG, **whole}})
     early, last = copy("story/checkpoint-4-epoch-1", "early"), copy("story/checkpoint-8-epoch-2", "last")
-    logs = [read_log(folder) for folder in (early, last)]
-    assert [[recall.step for recall in log["recall"]] for log in logs] == [[0, 4], [0, 4, 8]]
+    damage = []
+    logs = [read_log(folder, damage) for folder in (early, last)]
+    assert [[recall.step for recall in log["recall"]] for log in logs] == [[0, 4], [0, 4, 8]] and damage == []
     assert not {"verdict", "kept_step", "kept_because"} & read(early / "training_log.json").keys()
     assert "verdict" in read(last / "training_log.json")
     assert [run_files.trained_steps(read_log(folder)) for folder in (story, early)] == [6, 4]
