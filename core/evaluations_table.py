@@ -31,7 +31,7 @@ class EvaluationRow:
     def cells(self) -> dict[str, str | float]:
         """Cells by the webui's column names; all are text except the perplexity itself."""
         values = (self.model, self.loras or "-", self.dataset, self.perplexity)
-        numbers = (str(self.stride), str(self.max_length), self.date, self.comment)
+        numbers = (str(self.stride), str(self.max_length), self.date, " ".join(self.comment.split()))
         return dict(zip(COLUMNS, (*values, *numbers), strict=True))
 
 

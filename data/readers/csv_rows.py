@@ -161,7 +161,7 @@ def _to_row(number: int, cells: list[str] | csv.Error, dialect: Dialect) -> Row:
     """A row by the names of its columns, or what is wrong with it in plain words."""
     names, quote = dialect.names, dialect.quote
     if isinstance(cells, csv.Error):
-        remedy = f"A {quote} inside a cell must be written twice. " if quote else ""
+        remedy = f"Each {quote} needs a second one: at the end of its cell, or beside it. " if quote else ""
         problem = f"can't be read ({cells}). {remedy}A cell has at most {MAX_CELL_CHARS:,} characters."
         return Row(number, {}, problem)
     if any("\x00" in cell for cell in cells):

@@ -102,6 +102,8 @@ def read_json(path: Path, name: str) -> Table:
             note = f"{name} has one row per line, so it was read as JSONL."
             return Table(name, "line", lambda: _rows_of_lines(text.split("\n")), (*notes, note))
         raise DataError(f"{name}{_json_problem(error, text)}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{name} {_limit_problem(error)}") from error
     if not isinstance(value, dict):
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
     # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
@@ -156,6 +158,8 @@ def _array_rows(text: str, name: str) -> Iterator[Row]:
             raise DataError(f"{name} has no rows. Add rows to it, or remove it from the dataset.")
     except json.JSONDecodeError as error:
         raise DataError(f"{name}{_json_problem(error, text)}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{name} {_limit_problem(error)}") from error
 
 
 def read_jsonl(path: Path, name: str) -> Table:
@@ -198,10 +202,8 @@ def _rows_of_lines(lines: Iterable[str | bytes]) -> Iterator[Row]:
             row = Row(number, {}, f"byte {error.start + 1} is not UTF-8. Save the file as UTF-8.")
         except json.JSONDecodeError as error:
             row = Row(number, {}, f"{_explain(error, text)}. Each row must be a complete JSON object on one line.")
-        except RecursionError:
-            row = Row(number, {}, "is nested too deeply.")
-        except ValueError:  # Python refuses numbers with thousands of digits
-            row = Row(number, {}, "contains a number with thousands of digits.")
+        except (RecursionError, ValueError) as error:
+            row = Row(number, {}, _limit_problem(error))
         yield row
 
 
@@ -219,6 +221,12 @@ def _explain(error: json.JSONDecodeError, line: str) -> str:
         return ENDS_TOO_EARLY
     rest = line[error.colno - 1 : error.colno + 19].strip()
     return f"at column {error.colno} ({rest!r}): {error.msg[0].lower()}{error.msg[1:]}. {JSON_HINT}"
+
+
+def _limit_problem(error: Exception) -> str:
+    """The problem of valid JSON that Python does not read."""
+    is_deep = isinstance(error, RecursionError)
+    return "is nested too deeply." if is_deep else "contains a number with thousands of digits."
 
 
 def find_program(columns: Mapping[str, Any]) -> str:

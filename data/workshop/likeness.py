@@ -22,11 +22,11 @@ MAX_WORDS = 5000  # of a text that are compared
 # for 0.7, 0.64 for 0.5. Those that it finds are then compared exactly.
 BANDS, HASHES, SEED = 16, 64, 7
 MAX_CANDIDATES = 200
-# Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing. With fewer
-# texts, they are more probably those of one text and its near copies.
+# Pairs that this share of the texts has, such as those of a prompt that all rows begin with, say nothing. Where
+# fewer texts have them, these may be near copies of one.
 COMMON_SHARE, MIN_COMMON = 0.05, 100
-# Replies to one prompt share less than this part of what two texts must share; a reply of ten words shares more with
-# the same one with two words changed.
+# Replies to one prompt share less than this part of what two texts must share; a reply of ten words shares more
+# with its copy in which two are changed.
 REPLY_SHARE = 0.5
 COUNTERS = np.uint64(1 << 22)  # pairs are counted by their hash: a few share a counter
 # In scripts without spaces, each letter is a word.

@@ -89,7 +89,7 @@ def build_page(
         context = replace(context, models=draw_model_picker(host, context, loadings))
         DownloadPanel(context, host.download_job)
         draw_tab(context)
-    # Gradio's own errors in words: such as of a page that was open while Training PRO was updated.
+    # Gradio's own errors in its own words, such as of a page that was open while Training PRO was updated.
     return page, {"show_error": True, **({} if style else {"css": CSS})}
 
 

@@ -106,7 +106,7 @@ class RunButtons:
         return button
 
     def _extend_run(self, epochs: float | None) -> str:
-        """Extend the run. The bounds are checked here, because Gradio would show a bare "Error"."""
+        """Extend the run. The bounds are checked here, because Gradio's own words for them are poor."""
         try:
             extra = EXTRA_EPOCHS.read(epochs)
         except ValueError as error:
