@@ -192,7 +192,7 @@ def _waiting(given: Sequence[Answer]) -> list[str]:
     for question in QUESTIONS.values():
         names = known.get(question.name, set())
         if ways := [way.name for way in question.ways if way.name not in names]:
-            line = f"- {question.words}" + (f" With {', '.join(ways)}." if names else "")
+            line = f"- {question.words}" + (f" Ways: {', '.join(ways)}." if names else "")
             lines.append(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     return [*lines, ""] if lines[2:] else []
 
@@ -305,7 +305,8 @@ def _crossing(each: Answer, way: Way, rise: float) -> str:
     rates = [rate_at(points, rise) for points in each.frontiers[way.name].values()]
     known = [rate for rate in rates if not math.isnan(rate)]
     if not known:
-        return f"by {rise} at none of these rates"
+        is_passed = all(points[1].rise > rise for points in each.frontiers[way.name].values())
+        return f"by {rise} {'below' if is_passed else 'at none of'} these rates"
     return f"by {rise} at {statistics.median(known):.1e} ({min(known):.1e} to {max(known):.1e})"
 
 

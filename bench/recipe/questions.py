@@ -213,7 +213,7 @@ QUESTIONS: Mapping[str, Question] = {
                     {"too_long": "cut_end"},  # a few of these notes are longer than the cutoff
                     form="text and two rounds of what the model wrote",
                 ),
-                Way("as both", form="text and questions"),
+                Way("with questions by a person", form="text and questions"),
             ),
             ("notes",),
             rates=RATES[3:],
@@ -224,8 +224,7 @@ QUESTIONS: Mapping[str, Question] = {
             "wrong. A LoRA trained with them answered 1 of 68 questions of the exam, so a second round went to 67 "
             "notes: 45 of 324 passed, and we judge 40 wrong. So notes of 1, 3 and 10 tokens for a token of "
             "text were not made: that takes 80 minutes, 4 and 13 hours of writing here, most of it wrong. The "
-            "questions of the last way were written by a person, one on each note; the exam asks about half of "
-            "the notes in other words.",
+            "questions by a person are one on each note; the exam asks about half of the notes in other words.",
         ),
         Question(
             "passes",
