@@ -181,7 +181,9 @@ def page(
         parts += [*_said(each), ""]
         if each.question.name in pictures:
             parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
-        parts += [*_table(each), "", *_by_rate(each)]
+        # Too few pairs to compare ways at the same forgetting: what each rate does says it all.
+        parts += [*_table(each), ""] if each.differences or len(each.question.ways) == 1 else []
+        parts += _by_rate(each)
     return "\n".join([*parts, UNKNOWN, *_waiting(given)])
 
 
@@ -291,7 +293,7 @@ def _by_rate(each: Answer) -> list[str]:
     crossed = [
         f"{way.name}: {', '.join(_crossing(each, way, rise) for rise in (LITTLE, MORE))}"
         for way in question.ways
-        if each.frontiers[way.name]
+        if each.frontiers[way.name] and "recall_03" in question.measures
     ]
     return [
         *lines,
@@ -305,8 +307,7 @@ def _crossing(each: Answer, way: Way, rise: float) -> str:
     rates = [rate_at(points, rise) for points in each.frontiers[way.name].values()]
     known = [rate for rate in rates if not math.isnan(rate)]
     if not known:
-        is_passed = all(points[1].rise > rise for points in each.frontiers[way.name].values())
-        return f"by {rise} {'below' if is_passed else 'at none of'} these rates"
+        return f"by {rise} at none of these rates"
     return f"by {rise} at {statistics.median(known):.1e} ({min(known):.1e} to {max(known):.1e})"
 
 
