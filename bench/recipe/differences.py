@@ -24,6 +24,7 @@ LITTLE, MORE, HALF = 0.1, 0.3, 0.5
 """Rises of the loss on general text that are compared at, and a recall that is."""
 MIN_PAIRS = 6
 """With fewer, a resample often has a single pair and no spread, and the intervals are endless."""
+SEEDS_AT_ONCE = 3
 RESAMPLES, CHANCE = 4000, 0.05
 UNITS: Mapping[Measure, str] = {
     "recall_01": "recall where general loss has risen by 0.1",
@@ -50,7 +51,8 @@ class Point(NamedTuple):
 def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: str) -> dict[Pair, list[Point]]:
     """For each text and seed the untrained model and the runs of a way, from the lowest rate to the highest.
 
-    Only those that have every rate of the question: else a way with more rates had more to choose from. A run that
+    Only those that have every rate of the question: else a way with more rates had more to choose from. And only
+    seeds that all texts have, three at a time: whoever looks after each run stops at the luckiest. A run that
     diverged has risen without end: its model is damaged beyond figures.
     """
     found: dict[Pair, list[Point]] = {}
@@ -61,7 +63,9 @@ def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: s
             runs = [done.get(Run(text, way, rate, seed).key(model)) for rate in question.rates]
             if zero and all(runs):
                 found[text, seed] = [Point(run.rate, _rise(run, zero), run) for run in (zero, *runs) if run]
-    return found
+    whole = [seed for seed in seeds if all((text, seed) in found for text in question.texts)]
+    counted = whole[: len(whole) // SEEDS_AT_ONCE * SEEDS_AT_ONCE]
+    return {pair: points for pair, points in found.items() if pair[1] in counted}
 
 
 def _rise(run: Result, zero: Result) -> float:

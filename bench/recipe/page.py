@@ -38,7 +38,7 @@ WIDTH = 115
 SHOWN_PAIRS = 3  # so many are shown, but tell nothing apart
 INTRODUCTION = """# What works
 
-How much does a model learn of a text, and how much does it forget for that? This page compares {runs} runs.
+How much does a model learn of a text, and how much does it forget for that? There are {runs} runs so far.
 `python3 bench/recipes.py run` makes them, in pieces of any length, and `python3 bench/recipes.py report --out
 docs/what-works.md` writes this page.
 
@@ -64,8 +64,9 @@ How to read it:
   freely written text that stand in the training text.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
-  claimed only if its interval excludes 0. It takes at least {pairs} pairs. `python3 bench/recipes.py null` shows
-  how often this rule claims a difference where there is none.
+  claimed only if its interval excludes 0. It takes at least {pairs} pairs. Seeds count in threes, when all texts
+  have them, so that no run decides when to look. `python3 bench/recipes.py null` shows how often this rule claims
+  a difference where there is none.
 """
 UNKNOWN = """## What is not known
 
