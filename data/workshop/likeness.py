@@ -102,9 +102,8 @@ class Likeness:
         self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
         self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
         self._similarity = similarity
-        self._earlier = list[
-            tuple[str, Ints, Ints]
-        ]()  # those in the index: the place, the pairs, those of the reply
+        # Of each text in the index: its place, its pairs, and those of its reply.
+        self._earlier = list[tuple[str, Ints, Ints]]()
         self._numbers: dict[str, int] = {}
         counts: Ints = np.zeros(int(COUNTERS), np.int32)
         seen: set[int] = set()  # a text counts once, however often it occurs
