@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...core.errors import SettingsError
 from ...data.examples import ExampleDatasets
 from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
-from . import loss
+from . import distributed, loss
 from .collator import Batch
 from .loss import BatchLosses, LossFunction, Objective
 from .preferences import PreferenceObjective
@@ -196,17 +197,14 @@ class StepSums:
 
     def take(self) -> tuple[int, dict[str, float], dict[str, float]]:
         """Return the tokens of the step, the mean loss of each dataset and the figures; start the next step."""
-        tokens, self._tokens = self._tokens, 0
-        if self._sums is None:
-            return tokens, {}, {}
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(self._sums)  # the batches of a step are distributed over the processes
-        sums, counts = self._sums.tolist()
-        self._sums.zero_()
-        means = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+        tokens = np.array([float(self._tokens)])
+        sums = np.zeros((2, 0)) if self._sums is None else self._sums.cpu().numpy()
+        self._tokens, self._sums = 0, None
+        distributed.sum_over_ranks([tokens, *sums])  # the batches of a step are distributed over the processes
+        means = [total / count if count else None for total, count in zip(*sums.tolist(), strict=True)]
         columns = len(self._datasets.names)
         by_source = _known(self._datasets.names, means[:columns]) if self._datasets.has_several else {}
-        return tokens, by_source, _known(self._figures, means[columns:])
+        return int(tokens[0]), by_source, _known(self._figures, means[columns:])
 
 
 def _known(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:

@@ -65,6 +65,7 @@ def test_two_processes_learn_as_one_with_the_same_effective_batch(place):
     assert stderr.count("step 20/20") == 1
     one, two = steps_of(place, "one"), steps_of(place, "two")
     assert len(one) == len(two) == 20
+    assert [e["tokens"] for e in two] == [e["tokens"] for e in one]
     assert np.allclose([e["loss"] for e in two], [e["loss"] for e in one], rtol=1e-5)
     assert np.allclose([e["gradient_norm"] for e in two], [e["gradient_norm"] for e in one], rtol=1e-4)
     files = [{name.replace("_state_0", "_state") for name in read_tree(place.lora(n))} for n in ("one", "two")]
