@@ -108,7 +108,9 @@ class RunMeasurements:
             stage = Stage(text="Measuring which examples are not known yet", kind=StageKind.MEASURING)
             count = len(examples)
             sums = self._recall_loop.sums(examples, range(count), count, StageProgress(stage, log))
-            unknown = np.arange(count) if sums is None else np.flatnonzero(sums.hits < KNOWN * sums.tokens)
+            if sums is None:  # the run stops after another step; a resume measures again
+                return range(count)
+            unknown = np.flatnonzero(sums.hits < KNOWN * sums.tokens)
             log.append(Note(text=f"Pass {epoch + 1}: {len(unknown):,} of {count:,} examples are not known yet."))
             log.append(Stage(text="Training", kind=StageKind.TRAINING))
             self.drawn = [epoch, *np.resize(unknown if len(unknown) else np.arange(count), count).tolist()]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from training_pro.core.host import get_model_card
-from training_pro.core.jobs import Job, Note
+from training_pro.core.jobs import Job, Note, Request
 from training_pro.data.prepare import prepare
 from training_pro.engine.inference import eval_loop
 from training_pro.engine.tokenizer import make_working_tokenizer
@@ -143,9 +143,11 @@ def test_other_orders_hold_every_example_once_an_epoch_also_after_a_resume(place
 
 def test_later_passes_are_spent_on_what_is_not_known_yet_also_after_a_resume(place, steps, monkeypatch):
     """What is known here: what is in one half of the story."""
-    known, original = set(), eval_loop.EvalLoop.sums
+    known, stopped, original = set(), [], eval_loop.EvalLoop.sums
 
     def sums(self, examples, groups, count, report=None):
+        if count == COUNT and stopped:
+            stopped.pop().control.ask(Request.STOP)
         found = original(self, examples, groups, count)
         if found is not None and count == COUNT:
             found.hits[:] = [found.tokens[n] if n in known else 0.89 * found.tokens[n] for n in range(count)]
@@ -171,3 +173,10 @@ def test_later_passes_are_spent_on_what_is_not_known_yet_also_after_a_resume(pla
     steps.clear()
     place.train(name="all", **options)
     assert [sorted(each) for each in np.array(flat(steps)).reshape(3, COUNT)] == [[*range(COUNT)]] * 3
+    known -= {*range(1, COUNT, 2)}
+    steps.clear()
+    job = Job("training", "stopped while it is measured what is known")
+    stopped.append(job)
+    place.train(job=job, name="stopped", **options)
+    place.train(name="stopped", **options, resume="newest")
+    assert {*flat(steps)[COUNT + 2 :]} == {*range(1, COUNT, 2)}
