@@ -176,8 +176,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self._write_settings()
         control.should_training_stop |= stop
         control.should_save, self._reason = reason is not None, reason or ""
-        if self.controller.rates is not rates_before:
-            apply_to_scheduler(self.controller.rates, loop["lr_scheduler"])
+        scheduler = loop["lr_scheduler"]
+        if self.controller.rates is not rates_before or scheduler.last_epoch != step:
+            # In float16, the Trainer leaves out the scheduler's step with a step whose gradients are not finite.
+            scheduler.last_epoch = step
+            apply_to_scheduler(self.controller.rates, scheduler)
         self.step_log.begin_step()  # work between two steps counts for neither
 
     def _measure(self, step: int) -> Evaluation | None:

@@ -17,7 +17,7 @@ import numpy as np
 from transformers import set_seed
 
 from ...core import dist_env
-from ...core.errors import DataError, ModelError, SettingsError
+from ...core.errors import DataError, ModelError, SettingsError, first_line
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
@@ -138,7 +138,9 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
             host.unload()
             text = f"Paused after step {step} until you resume the run; the model is unloaded"
             job.log.append(Stage(text=text, kind=StageKind.PAUSED))
-            job.control.wait_while_paused()
+            while job.control.asked(Request.PAUSE):
+                job.control.take(Request.FREE_MEMORY)  # pressed again, but it is free already
+                job.control.wait_while_paused()
             if job.control.asked(Request.STOP):
                 if names:
                     text = f"The model stays unloaded, so {adapter.removed_message(names)}"
@@ -218,10 +220,10 @@ def _train_segment(
             distributed.shutdown()
         if not dist_env.is_main_process():
             return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text="")
-        if job.control.asked(Request.DISCARD):
-            return end_discarded_run(run_plan.folder, step)
         if callback.controller.restart is None and divergence is None:
             exam.ask(model, step, at_end=True)
+        if job.control.asked(Request.DISCARD):  # also while the exam was asked
+            return end_discarded_run(run_plan.folder, step)
         result = TrainingResult(
             run_plan,
             step,
@@ -337,8 +339,9 @@ def compiling_pays(base: Any, run_plan: RunPlan, job: Job) -> bool:
             asked = replace(settings, machine=replace(settings.machine, compile=compiled))
             with preserve_rng(), _made_ready(base, replace(run_plan, settings=asked), quiet) as model:
                 seconds.append(time_batch(model, asked, run_plan.data.examples))
-    except ModelError as error:
-        job.log.append(Note(text=f"Compile: {error}. The run continues without compiled layers."))
+    except (ModelError, RuntimeError, MemoryError) as error:  # the last two: the batch does not fit
+        failures.free_memory(error)
+        job.log.append(Note(text=f"Compile: {first_line(error)}. The run continues without compiled layers."))
         return False
     plan, spent = run_plan.plan, time.monotonic() - started
     saved = (seconds[0] - seconds[1]) * plan.steps * plan.effective_accumulation

@@ -131,6 +131,16 @@ def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch)
     assert any(text.startswith("Compile: compiling the layers failed (") for text in notes_of(job))
 
 
+def test_a_batch_that_does_not_fit_while_compiling_is_tried_is_told_and_training_continues(place, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(run, "time_batch", fail)
+    job = Job("training", "a test")
+    assert place.train(job=job, compile=True, max_steps=1).outcome == "finished"
+    assert "Compile: CUDA out of memory. The run continues without compiled layers." in notes_of(job)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")
 def test_with_workers_a_run_learns_the_same_but_only_where_they_are_forked_in_our_own_process(place):
     """Also by dataset, which is known by its source: a worker sends no examples, since rows can't be sent."""

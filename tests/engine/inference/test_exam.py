@@ -7,11 +7,12 @@ import json
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.core.findings import texts
-from training_pro.core.jobs import ExamAsked, Job, Request, SectionScore
+from training_pro.core.jobs import ExamAsked, Job, Request, SectionScore, Stage, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.run import RunView
 from training_pro.records.folder import REPORT, run_files
-from training_pro.tests.engine.watching import asking, at, stopping_at
+from training_pro.tests.engine.watching import asking, at, events_of, stopping_at
+from training_pro.tests.tiny import watched_job
 
 QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
 
@@ -59,6 +60,17 @@ def test_a_run_that_is_stopped_is_asked_its_exam_at_the_end_too(place):
     job = at({3: asking(Request.DISCARD)})
     place.train(job=job, name="b", exam=["exam.jsonl"], epochs=9)
     assert [event.step for event in asked_in(job)] == [0]
+
+
+def test_a_run_that_is_discarded_during_its_last_exam_is_gone(place):
+    place.write("exam.jsonl", json.dumps({"instruction": QUESTIONS[0][0], "output": QUESTIONS[0][1]}))
+
+    def discard(job, event):
+        if events_of(job, Step) and isinstance(event, Stage) and event.text.startswith("Asking the exam"):
+            job.control.ask(Request.DISCARD)
+
+    assert place.train(job=watched_job(discard), exam=["exam.jsonl"], max_steps=1).outcome == "stopped"
+    assert not place.lora().exists()
 
 
 def test_a_missing_exam_is_told_before_a_run_begins(place):
