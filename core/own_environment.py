@@ -164,10 +164,10 @@ class Python(NamedTuple):
 def probe_python(*command: str | Path) -> Python | None:
     """The Python that a command starts; None if there is none, or if venv or ensurepip is missing."""
     try:
-        done = subprocess.run(
-            [*command, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-        major, minor, path = done.stdout.splitlines()
+        # -I ignores PYTHONUTF8, and a path in the encoding of Windows could not be read here.
+        probe = [*command, "-I", "-X", "utf8", "-c", PROBE]
+        done = subprocess.run(probe, capture_output=True, timeout=PROBE_SECONDS, check=False)
+        major, minor, path = os.fsdecode(done.stdout).splitlines()
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return Python(Path(path), f"{major}.{minor}")

@@ -342,6 +342,14 @@ def test_a_python_that_can_make_environments_is_found_or_named(tmp_path, monkeyp
     assert virtual_env.own_environment.find_python("3.12.1") == Path("/other/python3.12")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that are not UTF-8")
+def test_a_python_whose_path_is_in_another_encoding_is_found(tmp_path):
+    python = tmp_path / os.fsdecode(b"Gr\xf6\xdfe") / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    assert virtual_env.own_environment.probe_python(python).path == python
+
+
 @posix
 @pytest.mark.long
 def test_a_disk_that_is_too_small_and_a_second_setup_are_refused_before_anything_is_installed(begun, monkeypatch):
