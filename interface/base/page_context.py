@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
@@ -145,11 +146,11 @@ class PageContext:
         goes_on = loras.resumable_checkpoints(folder) or (journal and journal.initial_lora)
         return bool(goes_on and (folder / PARAMETERS).is_file())
 
-    def resume_run(self, name: str, checkpoint: str = "newest") -> str:
-        """Start the run again where it ended; returns a message."""
+    def resume_run(self, folder: Path, checkpoint: str = "newest") -> str:
+        """Start the run of a folder, of a LoRA or of a whole model, again where it ended; returns a message."""
         self.check_writable()
-        folders = self.host.folders
-        loaded = files.load_settings(folders.loras / name / PARAMETERS, folders.datasets)
+        name = folder.name
+        loaded = files.load_settings(folder / PARAMETERS, self.host.folders.datasets)
         # The name comes from the folder, because the user may have renamed it.
         settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
         self.session.train(name, self.host, partial(self.engine.train, settings, self.host, resume=checkpoint))

@@ -277,7 +277,7 @@ class RunPanel:
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""
-        self._context.resume_run(self._last_run_name())
+        self._context.resume_run(self._context.host.folders.loras / self._last_run_name())
         return ""
 
     def _last_run_name(self) -> str:

@@ -122,7 +122,7 @@ def resume(context: PageContext, chosen: str | None) -> str:
             f"{name} can't be resumed. You can resume a run only if it was stopped, failed, or was "
             "interrupted by a crash."
         )
-    message = f"{context.resume_run(name, part[-1] if part else 'newest')} See the Train tab."
+    message = f"{context.resume_run(folders.loras / name, part[-1] if part else 'newest')} See the Train tab."
     return markup.card("", markup.paragraph(message), mood="good")
 
 

@@ -96,7 +96,7 @@ class ResumePanel:
             if run is None:
                 raise SavingError("This run is no longer in the list of interrupted runs. Reload the page.")
             if button is self._resume_button:  # bit for bit as if it had not crashed
-                return self._context.resume_run(run.name)
+                return self._context.resume_run(run.folder)
             if button is self._keep_button:
                 inventory.keep_run(run, folders)
                 return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."

@@ -190,3 +190,15 @@ def test_the_same_failure_once_more_is_shown_once_more(fresh, host, session):
 
     first, emptied, second = asyncio.run(panels())
     assert "No model." in first and first == second and emptied == ""
+
+
+def test_an_interrupted_run_resumes_with_its_own_settings_also_beside_a_lora_of_its_name(host, session):
+    write_files(host.folders.loras, "night", files_of_run("finished"))
+    settings = {"name": "night", "data": ["story.txt"], "method": "full"}
+    write_files(host.folders.models, "night", {**CUT_OFF, "training_parameters.json": settings})
+    resumed = []
+    engine = SimpleNamespace(train=lambda *run, **more: resumed.append(run[0]) or JobEnded(outcome="stopped"))
+    page = open_tab(TrainTab, PageContext(host, engine, session))
+    assert "Resuming night." in page.press("unfinished-go-on", unfinished_run="night")["unfinished-done"]
+    session.latest("training").log.wait_closed()
+    assert resumed[0].lora.whole_model
