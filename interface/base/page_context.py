@@ -56,6 +56,17 @@ class ResultInputs:
         return self.model != other.model or bool(presets.differing_keys(self.values, other.values))
 
 
+@dataclass
+class LiveValues:
+    """Saving and stopping rules that the form shows only because they are in force in a run, and this run."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    job: Job | None = None
+
+    def of(self, job: Job | None) -> dict[str, Any]:
+        return self.values if job is self.job else {}
+
+
 @dataclass(frozen=True)
 class PageContext:
     """Host, engine and session, passed to every part of the page."""
@@ -64,8 +75,7 @@ class PageContext:
     engine: PageEngine
     session: Session
     models: Any = None  # the menu of models of the standalone page
-    # Saving and stopping rules that the form shows only because they are in force in the run in progress.
-    live_values: dict[str, Any] = field(default_factory=dict)
+    live: LiveValues = field(default_factory=LiveValues)
 
     def read_only_reason(self) -> str:
         """Why this page is read-only, or empty. An error of the host is shown elsewhere on the page."""
@@ -153,8 +163,9 @@ class PageContext:
         loaded = files.load_settings(folder / PARAMETERS, self.host.folders.datasets)
         # The name comes from the folder, because the user may have renamed it.
         settings = training_settings({**loaded.values, "name": name, "if_exists": "continue"})
-        self.session.train(name, self.host, partial(self.engine.train, settings, self.host, resume=checkpoint))
-        self.live_values.update({key: settings.values()[key] for key in LIVE_KEYS})
+        work = partial(self.engine.train, settings, self.host, resume=checkpoint)
+        self.live.job = self.session.train(name, self.host, work)
+        self.live.values = {key: settings.values()[key] for key in LIVE_KEYS}
         return f"Resuming {name}."
 
     def describe_existing_name(self, name: str | None, chosen: str, method: str) -> Markup:

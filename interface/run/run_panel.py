@@ -118,7 +118,7 @@ class RunButtons:
         values = self._form.values(inputs)
         changes = {key: values[key] for key in LIVE_KEYS}
         message = self._run_action(lambda control: change_live(control, lambda live: live.changed(changes)))
-        self._context.live_values.update(changes)
+        self._context.live.values, self._context.live.job = changes, self._context.session.latest("training")
         return message
 
     def _run_action(self, action: Request | Action) -> str:

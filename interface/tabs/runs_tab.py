@@ -208,7 +208,7 @@ class RunsTab:
         fields = [status, *self._form.components.values()]
         add_handler(
             self._resume_button.click,
-            lambda name: {status: run_actions.resume(context, name), **self._form.updates(context.live_values)},
+            lambda name: {status: run_actions.resume(context, name), **self._form.updates(context.live.values)},
             chosen,
             fields,
             what="Resuming the run",

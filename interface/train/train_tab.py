@@ -104,8 +104,8 @@ class ResumePanel:
             return f"Discarded {run.name}."
 
         message = {self.message: self._context.run_disk_action(act)}
-        shown = self._form.updates(self._context.live_values) if self._context.in_run else {}
-        return {**message, **self._list_runs(), **shown}
+        shown = self._context.live.of(self._context.running_job("training"))
+        return {**message, **self._list_runs(), **self._form.updates(shown)}
 
 
 class TrainTab:
@@ -273,8 +273,7 @@ class TrainTab:
         choices = data_menu.dataset_choices(self._context)
         values = presets.load_form(self._context.host.folders.form)
         values.pop("if_exists", None)  # the answer for one LoRA; the next one may be another book's
-        if self._context.in_run:
-            values |= self._context.live_values
+        values |= self._context.live.of(self._context.running_job("training"))
         menus = {}
         for key in ("data", "eval_data", "exam"):
             last = values.pop(key, None)
@@ -301,7 +300,7 @@ class TrainTab:
         unchanged = {self.form.components[key]: gr.update() for key in LIVE_KEYS}  # Gradio refuses an empty dict
         if self._context.in_run:
             return unchanged
-        of_run, values = self._context.live_values, self.form.values(inputs)
+        of_run, values = self._context.live.values, self.form.values(inputs)
         typed = presets.differing_keys(of_run, {key: values[key] for key in of_run})
         own = presets.load_form(self._context.host.folders.form)
         restored = {key: own.get(key, SETTINGS[key].default) for key in of_run if key not in typed}

@@ -192,13 +192,16 @@ def test_the_same_failure_once_more_is_shown_once_more(fresh, host, session):
     assert "No model." in first and first == second and emptied == ""
 
 
-def test_an_interrupted_run_resumes_with_its_own_settings_also_beside_a_lora_of_its_name(host, session):
+def test_an_interrupted_run_resumes_with_its_own_settings_and_a_later_one_gets_none_of_them(host, session):
     write_files(host.folders.loras, "night", files_of_run("finished"))
-    settings = {"name": "night", "data": ["story.txt"], "method": "full"}
+    settings = {"name": "night", "data": ["story.txt"], "method": "full", "stop_at_loss": 1.5}
     write_files(host.folders.models, "night", {**CUT_OFF, "training_parameters.json": settings})
-    resumed = []
-    engine = SimpleNamespace(train=lambda *run, **more: resumed.append(run[0]) or JobEnded(outcome="stopped"))
+    trained, finish = [], threading.Event()
+    engine = SimpleNamespace(train=lambda *run, **more: trained.append(run[0]) or JobEnded(outcome="stopped"))
     page = open_tab(TrainTab, PageContext(host, engine, session))
     assert "Resuming night." in page.press("unfinished-go-on", unfinished_run="night")["unfinished-done"]
     session.latest("training").log.wait_closed()
-    assert resumed[0].lora.whole_model
+    session.train("later", host, lambda job: finish.wait(60) and JobEnded(outcome="finished"))
+    restored = page.until("Restoring the form", event="load")
+    finish.set()
+    assert trained[0].lora.whole_model and "1.5" not in str(restored.get("stop_at_loss"))
