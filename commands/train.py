@@ -117,6 +117,7 @@ def _train_one(
             job.log.append(StartedFromQueue(text=first_message))
         return engine.train(settings, host, job, resume=resume)
 
+    asked = settings.what.name
     # A resumed run keeps its name; a new one may get a number at its end, by the choice for names that exist.
     if not resume:
         settings = with_final_name(settings, host.folders)
@@ -125,7 +126,9 @@ def _train_one(
         console.print_events(job, say, options.terminal())
     end = job.end
     if end and end.outcome == "stopped" and end.folder:
-        say("To resume this run, enter the same command again with --resume.")
+        named = f'--name "{settings.what.name}" ' if settings.what.name != asked else ""
+        only = "only this settings file, " if named and first_message else ""
+        say(f"To resume this run, enter the same command again with {only}{named}--resume.")
     # `say` is silent in processes other than the first. An error without details before the first step is one that
     # all processes have, and that the first one prints.
     begun = any(isinstance(event, Step) for event in job.log.since(0))

@@ -13,6 +13,7 @@ import pytest
 from training_pro.commands.environment import ROOT
 from training_pro.commands.main import main
 from training_pro.records.folder import loras
+from training_pro.tests.records.on_disk import FINISHED, write_files
 from training_pro.tests.tiny import QUICK, read_tree
 
 CLOCK = re.compile(r"^(\d\d:\d\d:\d\d| {8})  ")
@@ -102,13 +103,14 @@ def test_progress_is_a_bar_on_a_terminal_and_a_stopped_run_says_how_to_resume(pl
                 signal.raise_signal(signal.SIGINT)
             return super().write(text)
 
+    write_files(place.folders.loras, "a", FINISHED)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    assert main(words(place, "train", "--epochs", "500")) == 0
+    assert main(words(place, "train", "--epochs", "500", "--if-exists", "new_name")) == 0
     shown = terminal.getvalue()
     assert re.search(r"\r  0% \[-{20}\] step 1/2000  loss \d\.\d{4}  ", shown)
     assert not re.search(r"^\d\d:\d\d:\d\d  step ", shown, re.MULTILINE)
-    assert shown.splitlines()[-1] == "To resume this run, enter the same command again with --resume."
-    assert loras.run_status(place.lora()) == "stopped"
+    resume = 'To resume this run, enter the same command again with --name "a-2" --resume.'
+    assert shown.splitlines()[-1] == resume and loras.run_status(place.lora("a-2")) == "stopped"
 
 
 BAD = {
