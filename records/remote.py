@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core import dist_env, files
+from ..core import dist_env, files, gguf_header
 from ..core.errors import BusyError, SavingError, SettingsError
 from ..core.files import safe_paths
 from ..core.host import Folders, ModelCard
@@ -259,9 +259,14 @@ def write_portable_run(
         with suppress(PackageNotFoundError):  # an optional one
             # A torch built for one kind of device has a suffix that the index does not know.
             requirements += f"{package}=={version(package).partition('+')[0]}\n"
-    models = {"model": card.name}  # the folders to copy, by what they hold
+    gguf = Path(card.given_name).name if card.given_name.endswith(".gguf") else ""
+    models = {"model": gguf or card.name}  # what to copy, by what it holds
+    copied = f"the folder of the model {card.name!r}"
+    if gguf:
+        copied = f"the file {gguf!r}{' and its other parts' if gguf_header.PART.search(gguf) else ''}"
     if tokenizer := Path(card.tokenizer_name).name:
         models["tokenizer"] = tokenizer
+        copied += f" and the folder of the tokenizer {tokenizer!r}"
     # The model is loaded as here, except for memory limits: the other machine has its own.
     words = [word for what, name in models.items() for word in (f"--{what}", name)]
     words += ["--load", card.loading] if card.loading != "auto" else []
@@ -272,7 +277,7 @@ def write_portable_run(
         data_folder=data.as_posix(),
         requirements=REQUIREMENTS,
         name=settings.what.name,
-        models=" and ".join(f"the folder of the {what} {name!r}" for what, name in models.items()),
+        models=copied,
         arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
     )
     try:

@@ -24,9 +24,9 @@ def place(place):
     return place
 
 
-def write(place, settings, out):
+def write(place, settings, out, card=TINY):
     datasets = find_datasets((*settings.what.data, *settings.aside.eval_data), place.folders)
-    write_portable_run(settings, {dataset.name: dataset.path for dataset in datasets}, TINY, place.folders, out)
+    write_portable_run(settings, {dataset.name: dataset.path for dataset in datasets}, card, place.folders, out)
 
 
 def flags(workspace: Workspace) -> list[str]:
@@ -59,3 +59,10 @@ def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
     assert "train FOLDER/settings.json --user-data FOLDER --model tiny" in readme and "loras/a" in readme
     assert "+" not in (tmp_path / "out" / "requirements.txt").read_text("utf-8").splitlines()[0]
+
+
+def test_a_gguf_model_is_named_by_its_file(place, tmp_path):
+    card = ModelCard("m-00001-of-00002", {}, None, "auto", given_name="/models/m-00001-of-00002.gguf")
+    write(place, place.settings(**SETTINGS), tmp_path / "out", card)
+    readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
+    assert f"file '{card.name}.gguf' and its other parts" in readme and f"--model {card.name}.gguf\n" in readme
