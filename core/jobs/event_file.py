@@ -101,7 +101,7 @@ class EventFile:
                 with files.atomic_write(self._folder) as temporary:
                     shutil.copyfile(self._running, temporary)
                 self._path = self._folder
-                self._running.unlink()
+                files.with_retries(self._running.unlink)  # readers look for this file first
 
     def close(self) -> None:
         """Remove the events of a run that has left nothing, unless another process waits for its end."""

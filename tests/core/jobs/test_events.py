@@ -1,6 +1,7 @@
 """The event log: one writes, any number follow, each sees everything from the first, and nobody waits for them."""
 
 import threading
+from pathlib import Path
 
 from training_pro.core.jobs import EventLog, Note, Step, event_file
 
@@ -43,8 +44,16 @@ def test_many_follow_while_it_is_written_and_one_that_stopped_reading_holds_nobo
     assert seen == [[Note(at=0.0, text="first"), *notes(500)]] * 8
 
 
-def test_the_file_of_a_run_goes_on_behind_a_line_that_a_full_disk_has_cut(tmp_path):
+def test_the_file_of_a_run_goes_on_behind_a_line_that_a_full_disk_has_cut(tmp_path, monkeypatch):
     """It is longer than what was written whole, which does not mean that the run was discarded."""
+    remove, refusals = Path.unlink, [PermissionError()]  # as on Windows, while a page reads the file
+
+    def held_once(path):
+        if refusals:
+            raise refusals.pop()
+        remove(path)
+
+    monkeypatch.setattr(Path, "unlink", held_once)
     running, folder = tmp_path / "running", tmp_path / "loras" / "a"
     folder.mkdir(parents=True)
     file = event_file.EventFile(running, folder, continues=False, is_followed=False)
@@ -65,4 +74,4 @@ def test_the_file_of_a_run_goes_on_behind_a_line_that_a_full_disk_has_cut(tmp_pa
         if number == 1:
             with (folder / event_file.EVENTS).open("a") as stream:
                 stream.write('{"event": "st\n')
-    assert [event.step for event in event_file.read_events(folder)] == [1, 2, 3]
+    assert [event.step for event in event_file.EventReader(running, folder).read()] == [1, 2, 3]
