@@ -246,19 +246,23 @@ def nearest_existing(folder: Path) -> Path:
 def lock(path: Path, *, patience: float = PATIENCE_SECONDS) -> Iterator[bool]:
     """Try to hold a lock for the block, waiting `patience` seconds; yield whether it is held."""
     # The operating system drops the lock when its owner dies. Process ids would not do: they are reused.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("ab")
-    except OSError as error:
-        why = write_error_reason(error, path.parent)
-        raise SavingError(
-            f"Can't write to {path.parent}: {why}. Fix the problem, or choose another folder."
-        ) from error
-    with stream:  # closing the file releases the lock
-        deadline = time.monotonic() + patience
-        while not (held := _lock_now(stream.fileno())) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        yield held
+    deadline = time.monotonic() + patience
+    while True:
+        # Opened anew for each try: its owner may have removed the file, and a lock on that one refuses nobody.
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = path.open("ab")
+        except OSError as error:
+            why = write_error_reason(error, path.parent)
+            raise SavingError(
+                f"Can't write to {path.parent}: {why}. Fix the problem, or choose another folder."
+            ) from error
+        with stream:  # closing the file releases the lock
+            held = _lock_now(stream.fileno())
+            if held or time.monotonic() >= deadline:
+                yield held
+                return
+        time.sleep(LOOK_SECONDS)
 
 
 def _lock_now(descriptor: int) -> bool:
@@ -281,10 +285,15 @@ def _lock_now(descriptor: int) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Whether another program holds the lock now; a file that a crash left behind does not count."""
-    if path.is_file():
-        with suppress(SavingError), lock(path, patience=LOOK_SECONDS) as held:
-            return not held
-    return False
+    for pause in (LOOK_SECONDS, 0.0):  # twice: another program that only looks holds it for a moment
+        held = True
+        if path.is_file():  # a look makes none
+            with suppress(SavingError), lock(path, patience=0.0) as held:
+                pass
+        if held:
+            return False
+        time.sleep(pause)
+    return True
 
 
 def remove_lock_file(path: Path) -> None:

@@ -1,6 +1,8 @@
 """Written aside and renamed: whole or not at all, and patient with whoever holds a name or a lock for a moment."""
 
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from training_pro.core.errors import SavingError
@@ -10,6 +12,7 @@ from training_pro.core.files import (
     lock,
     read_json,
     remove_folder,
+    remove_lock_file,
     with_retries,
     write_json,
     write_text,
@@ -87,3 +90,13 @@ def test_a_lock_has_one_owner_and_looking_at_it_makes_none(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SavingError, match="Can't write to"), lock(tmp_path / "file" / "a.lock"):
         pass
+
+
+def test_who_waits_for_a_lock_gets_that_of_the_file_that_is_there_although_its_owner_removes_it(tmp_path):
+    path = tmp_path / "a.lock"
+    with ExitStack() as owner:
+        owner.enter_context(lock(path))
+        owner.callback(remove_lock_file, path)
+        Timer(0.1, owner.close).start()
+        with lock(path, patience=60) as held:
+            assert held and is_locked(path)
