@@ -23,7 +23,7 @@ from typing import IO, Any, TypeVar, cast
 
 from ..core import errors, files
 from ..core.channel import Channel
-from ..core.errors import BusyError, ModelError, SavingError, TrainingProError
+from ..core.errors import BusyError, ModelError, SavingError, TrainingProError, error_message
 from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Advice, Job, JobEnded, Request, Session, Stage, event_file
 from ..core.version import ROOT, VERSION, newest_mtime
@@ -105,10 +105,11 @@ class ProcessEngine(PeftEngine):
                 ended = follow_to_end(job, folder.path, folders, lambda: process.poll() is None)
                 with suppress(subprocess.TimeoutExpired):  # its model is in memory until it has gone
                     process.wait(END_SECONDS)
-        except ModelError as error:
+        except Exception as error:  # loading a model may raise anything, and the run has ended
             if ended is None:
                 raise
-            job.log.append(Advice(text=f"The model of the chat could not be loaded again. {error}"))
+            text = f"The model of the chat could not be loaded again. {error_message(error)}"
+            job.log.append(Advice(text=text))
         return ended
 
     def find_runs(self, session: Session, host: Host) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,7 +83,13 @@ def is_step(event):
 
 
 def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, place):
+    @contextmanager
+    def lend():
+        yield
+        raise RuntimeError("CUDA out of memory.")
+
     place.train(name="here")
+    own.host.own_process = replace(own.host.own_process, lend_memory=lend)
     job = own.start()
     while job.control.forward is None:
         time.sleep(0.02)
