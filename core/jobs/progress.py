@@ -21,6 +21,7 @@ from .events import (
     RunPlanned,
     SampleGenerated,
     Stage,
+    StageKind,
     Step,
 )
 from .job import Request
@@ -130,7 +131,8 @@ def progress_of(events: Iterable[Event]) -> RunProgress:
         if isinstance(event, RunPlanned):
             progress = replace(progress, model=event.model, steps=event.steps)
         elif isinstance(event, Stage):
-            progress = replace(progress, stage=event_text(event))
+            # Also ends a pause in which the run crashed.
+            progress = replace(progress, stage=event_text(event), paused=event.kind is StageKind.PAUSED)
         elif isinstance(event, Step):
             progress = replace(progress, step=event.step, steps=event.steps, epoch=event.epoch)
             progress = replace(progress, loss=event.loss, smoothed_loss=event.smoothed)

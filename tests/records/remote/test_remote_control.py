@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 from training_pro.core.errors import BusyError, SavingError, SettingsError
-from training_pro.core.jobs import Job, Note, Request, RunPlanned, Step, progress_text
+from training_pro.core.jobs import Job, Note, Request, RunPlanned, Stage, Step, progress_text
 from training_pro.core.jobs.event_file import EVENTS
 from training_pro.records.folder import RunFolder, hold_run_lock, runs_in_progress
 from training_pro.records.remote import read_progress, remote_control, send_request
@@ -67,6 +67,9 @@ def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
         job.control.ask(Request.PAUSE)
         wait_for(lambda: read_progress("a", folders).paused)
         assert progress_text(read_progress("a", folders)).endswith(", paused")
+        job.log.append(Stage(text="Preparing the model"))  # resumed after a crash
+        wait_for(lambda: read_progress("a", folders).stage)
+        assert not read_progress("a", folders).paused
     assert runs_in_progress(folders) == []
     job.log.close()
     assert not list(folders.running.glob("*")) and not list(folders.training.glob("a.*"))
