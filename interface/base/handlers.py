@@ -144,13 +144,15 @@ def confirm_click(
     asked = gr.State(("", 0.0))  # the question on the button, and until when a second click confirms it
 
     async def on_click(inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
-        text, (earlier, until) = question(inputs), inputs[asked]
+        # In threads: removing or counting many files would hold up all pages.
+        text, (earlier, until) = await asyncio.to_thread(question, inputs), inputs[asked]
         if text and (earlier != text or time.monotonic() > until):
             yield {button: text, asked: (text, time.monotonic() + CONFIRM_SECONDS)}
             await asyncio.sleep(CONFIRM_SECONDS)
             yield {button: label}
             return
-        yield {**action(inputs), button: label, asked: ("", 0.0)}
+        yield {asked: ("", 0.0)}  # another click meanwhile asks again
+        yield {**await asyncio.to_thread(action, inputs), button: label}
 
     # The second click arrives while the first one still waits.
     options = {"what": label, "trigger_mode": "multiple"}

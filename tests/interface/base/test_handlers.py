@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 
 import gradio as gr
@@ -11,7 +12,7 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
-from training_pro.interface.base import add_handler, refresh_choices
+from training_pro.interface.base import add_handler, confirm_click, refresh_choices
 from training_pro.interface.page import build_page
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.interface.visit import Visit
@@ -118,3 +119,14 @@ def test_a_menu_with_nothing_chosen_is_refreshed(multiselect, kept):
 
     updated = Visit(draw).press("Go", menu=None)["menu"]
     assert updated["choices"] in (["a"], [("a", "a")]) and updated["value"] == kept
+
+
+def test_what_a_second_click_confirms_holds_up_no_other_page():
+    threads = []
+
+    def draw():
+        act = lambda _: threads.append(threading.current_thread()) or {}  # noqa: E731
+        confirm_click(gr.Button("Go"), lambda _: "", act, set(), [])
+
+    Visit(draw).press("Go")
+    assert threads and threading.main_thread() not in threads
