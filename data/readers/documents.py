@@ -27,6 +27,7 @@ READERS: Mapping[str, tuple[str, str, str]] = {
     ".srt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
     ".vtt": ("a subtitle file", "subtitles:read_subtitles", "a text editor"),
 }
+INVISIBLE = dict.fromkeys((0xAD, 0x2060, 0xFEFF))  # where a word may or must not be divided: no part of the text
 
 
 def read_document(path: Path, name: str, hard_cut: str) -> text_files.LoadedText:

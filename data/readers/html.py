@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from ...core.errors import DataError
 from ..unspaced import join_unspaced
 from . import text_files
-from .documents import Paragraph
+from .documents import INVISIBLE, Paragraph
 
 SKIPPED_TAGS = {
     *("head", "title", "script", "style", "template", "noscript", "frameset", "applet", "object", "iframe"),
@@ -43,6 +43,8 @@ HEAD_BYTES = 4096
 # Encodings of Python that no web page uses; some take quadratic time.
 UNSAFE_ENCODINGS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
 PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml", "")
+# Control characters of Latin-1 are what Windows has in their places, as in browsers.
+SHOWN = {**INVISIBLE, **{byte: bytes([byte]).decode("cp1252", "ignore") for byte in range(0x80, 0xA0)}}
 REPAIR_HINT = "Convert the book to .epub again, for example with Calibre, or save its text as a .txt file."
 
 
@@ -146,6 +148,7 @@ class _VisibleText:
 
     def data(self, text: str) -> None:
         if not self._skip_depth:
+            text = text.translate(SHOWN)
             self._text.append(text if self._pre_depth else SPACES.sub(" ", join_unspaced(text)))
             self._has_text = self._has_text or not text.isspace()
             self._has_words = self._has_words or (not self._link_depth and any(map(str.isalnum, text)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from ...core.errors import DataError
-from .documents import Paragraph, outermost
+from .documents import INVISIBLE, Paragraph, outermost
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
@@ -78,7 +78,7 @@ def _word_text(paragraph: Any) -> str:
             parts.append(CHARACTER_TAGS[element.tag])
         elif element.tag not in SKIPPED_IN_WORD:
             stack += reversed(element)
-    return "".join(parts)
+    return "".join(parts).translate(INVISIBLE)
 
 
 def read_odt(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -143,4 +143,4 @@ def _odt_text(paragraph: Any) -> str:
             for child in part:
                 contents += [child, child.tail or ""]
             stack += reversed(contents)
-    return "".join(parts)
+    return "".join(parts).translate(INVISIBLE)

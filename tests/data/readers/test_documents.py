@@ -37,6 +37,14 @@ def test_the_encoding_that_a_page_declares_unless_no_page_can_be_in_it(tmp_path,
     assert read_text(tmp_path / "a.htm", page.encode(encoding)) == "Für Käthe – „schön“"
 
 
+def test_characters_that_nobody_sees_are_left_out_and_control_characters_are_those_of_windows(tmp_path):
+    page = b'<meta charset="iso-8859-1"><p>\x93Hi\x94\x81, a&#150;z&#x200b;\x85</p>'
+    assert read_text(tmp_path / "a.html", page) == "“Hi”, a–z\u200b…"
+    page = "<p>He waited\ufeff—then the ex\xadtra\xador\xaddi\xadnary\u2060 man</p>"
+    assert read_text(tmp_path / "b.html", page) == "He waited—then the extraordinary man"
+    assert read_text(write_odt(tmp_path / "c.odt", "<text:p>ex\xadtra</text:p>")) == "extra"
+
+
 def test_chapters_begin_at_the_first_heading_level_that_occurs_more_than_once(tmp_path):
     page = "<h1>Book</h1><h2>One</h2><p>a</p><h3>x</h3><p>b</p><h2>Two</h2><h3>y</h3><p>c</p><hr><p>d</p>"
     assert read_text(tmp_path / "a.html", page) == f"Book\n\nOne\n\na\n\nx\n\nb{CUT}Two\n\ny\n\nc{CUT}d"
@@ -116,7 +124,7 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
     for change, tag, word in (("ins", "t", "never"), ("del", "delText", "always")):
         xml = f"<w:{change} {namespace}><w:r><w:{tag}>{word}</w:{tag}></w:r></w:{change}>"
         paragraph._p.append(parse_xml(xml))
-    paragraph.add_run(" came.\tSo.")
+    paragraph.add_run(" ca\xadme.\tSo.")
     document.add_heading("Two", 1)
     document.add_paragraph("b").add_run().add_break(docx.enum.text.WD_BREAK.PAGE)
     document.add_paragraph("c")
