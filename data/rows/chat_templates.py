@@ -98,7 +98,7 @@ class ChatRenderer:
             merged = Message({**messages[1].fields, "content": content}, messages[1].learned)
             variants.append(Chat((merged, *messages[2:]), chat.tools))
         reason: ValueError | None = None
-        for number, variant in enumerate(variants):
+        for variant in variants:
             try:
                 rendered = self._render(variant, places=places)
             except BadRowError:
@@ -106,7 +106,7 @@ class ChatRenderer:
             except ValueError as error:
                 reason = error
                 continue
-            self.merged_systems += bool(number) and variant.messages[0].role == "user"
+            self.merged_systems += (roles[0], variant.messages[0].role) == ("system", "user")
             return rendered
         raise BadRowError(f"is rejected by {self.template.origin}: {reason}") from reason
 

@@ -56,11 +56,12 @@ class Chat:
     tools: Sequence[Any] = ()
 
     def exchanges(self) -> list[Chat]:
-        """Split into a chat for each user message with its reply; each has the system message and the tools."""
+        """Split into a chat for each question, the first with a greeting; each has system message and tools."""
         system = self.messages[:1] if self.messages[0].role == "system" else ()
         roles = [message.role for message in self.messages]
         last_reply = max((n for n, role in enumerate(roles) if role == "assistant"), default=0)
-        starts = [n for n in range(1, last_reply) if roles[n - 1 : n + 1] == ["assistant", "user"]]
+        asked = roles.index("user") if "user" in roles else 0
+        starts = [n for n in range(asked + 1, last_reply) if roles[n - 1 : n + 1] == ["assistant", "user"]]
         bounds = pairwise([len(system), *starts, len(roles)])
         return [Chat((*system, *self.messages[start:end]), self.tools) for start, end in bounds]
 

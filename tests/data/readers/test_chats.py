@@ -241,6 +241,7 @@ def test_a_template_that_refuses_a_greeting_gets_it_before_the_first_question(tm
     data = prepare_rows(tmp_path, tokenizer, {"a.json": json.dumps(LOG)}, cutoff=512)
     assert data.examples[0].text.startswith(begins)
     assert "Hello" not in learned_text(tokenizer, data.examples[0])
+    assert not any("system message" in note for note in data.report.sources[0].notes), "the chat has none"
 
 
 def test_nothing_outside_of_its_folder_quotes_the_chats_of_a_run(place):

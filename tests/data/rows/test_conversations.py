@@ -106,6 +106,16 @@ def test_split_chats_into_exchanges(tmp_path):
     assert len(prepare_rows(tmp_path / "b", CHATML, {"a.jsonl": rows}).examples) == 3
 
 
+def test_a_greeting_is_in_the_first_exchange(tmp_path):
+    messages = [
+        {"role": "assistant", "content": "Ahoy.", "train": False},
+        *chat("Who?", "I.", "Why?", "So.")["messages"],
+    ]
+    data = prepare_rows(tmp_path, CHATML, {"a.jsonl": [{"messages": messages}]}, split_exchanges=True)
+    assert replies(data) == ["I.<|im_end|>", "So.<|im_end|>"] and data.report.sources[0].rows.without_reply == 0
+    assert ["Ahoy." in example.text for example in data.examples] == [True, False]
+
+
 def test_exchanges_of_one_chat_are_on_one_side_of_the_validation_split(tmp_path):
     rows = [chat(*(text for turn in range(3) for text in (f"{n}?", f"{n}, {turn}."))) for n in range(20)]
     data = prepare_rows(tmp_path, CHATML, {"a.jsonl": rows}, split_exchanges=True, eval_share=0.2)
