@@ -11,6 +11,7 @@ text changes.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -97,6 +98,10 @@ class ChatRenderer:
             content = f"{messages[0].content}\n\n{messages[1].content}"
             merged = Message({**messages[1].fields, "content": content}, messages[1].learned)
             variants.append(Chat((merged, *messages[2:]), chat.tools))
+        if any("tool_calls" in message.fields for message in messages):
+            # Most templates write arguments as an object. Those that want text, such as DeepSeek's, refuse it.
+            objects = ([m._replace(fields=_parse_arguments(m.fields)) for m in each.messages] for each in variants)
+            variants = [*(Chat(tuple(each), chat.tools) for each in objects), *variants]
         reason: ValueError | None = None
         for variant in variants:
             try:
@@ -132,7 +137,8 @@ class ChatRenderer:
         turns = []
         for number, (start, end) in spans.items():
             is_reply = messages[number].role == "assistant"
-            tail = self._tail(text[end:], last_text) if is_reply else 0
+            has_stop = bool(fields[number].get("tool_calls"))  # already: see _locate_content
+            tail = self._tail(text[end:], last_text) if is_reply and not has_stop else 0
             turns.append(Turn(start, end + tail, is_reply, messages[number].learned))
         return text, turns
 
@@ -207,6 +213,17 @@ def default_system_message(template: ChatTemplate) -> str:
     if not rest or not without_system.startswith(before) or not without_system.endswith(after):
         return ""
     return without_system[len(before) : len(without_system) - len(after)].strip()
+
+
+def _parse_arguments(value: Any, key: str = "") -> Any:
+    """The fields of a message; the arguments of tool calls, which OpenAI has as JSON in a string, are objects."""
+    if isinstance(value, Mapping):
+        return {name: _parse_arguments(each, name) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_parse_arguments(each) for each in value]
+    with suppress(ValueError):
+        return json.loads(value) if key == "arguments" and str(value).lstrip().startswith("{") else value
+    return value
 
 
 def _common_prefix_length(first: str, second: str) -> int:

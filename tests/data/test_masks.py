@@ -113,6 +113,26 @@ def test_contents_that_also_occur_in_the_template_and_replies_that_it_shortens(t
         assert learned_text(tokenizer, example) == learned
 
 
+CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or () %}"
+    "<call>{{ ARGUMENTS }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [("call.arguments | tojson", '{"city": "Oslo"}'), ("'' + call.arguments", '{"city":"Oslo"}')],
+)
+def test_a_tool_call_is_learned_up_to_its_stop_as_the_template_takes_it(tmp_path, written, call):
+    tokenizer = with_template(family("ChatML").tokenizer, CALLS.replace("ARGUMENTS", written))
+    row = chat("How is it in Oslo?", "", "20 degrees.", "Warm.", system="Be brief.")
+    row["messages"][2] |= {"content": None, "tool_calls": [{"name": "weather", "arguments": '{"city":"Oslo"}'}]}
+    row["messages"][3]["role"] = "tool"
+    learned = learned_text(tokenizer, first_example(tmp_path, tokenizer, row))
+    assert learned == f"<call>{call}</call><|im_end|>|Warm.<|im_end|>"
+
+
 @pytest.mark.parametrize("kind", ["small byte-level", "Metaspace with byte fallback", "normalizing"])
 def test_only_after_a_text_in_many_rows(tmp_path, kind):
     """Every label is -100 or its own id, and the learned text is the text after the marker."""
