@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ RUN, COPIED_SHARE, QUOTED_WORDS = 4, 0.5, 8
 # Of 64 notes of a small model on a novel, 22 had fewer of their telling words in the passage, and spoke of other
 # things. Half of the rest said the same six words twice.
 KNOWN_SHARE, SAID_TWICE = 0.25, 6
+ROW_START = b'{"instruction": "'  # of each row in a file of notes
 EXAM_ROUNDS = 3  # how often a passage is asked for questions of an exam, if all of its notes are dropped
 # 'one' is mostly no number
 NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -318,7 +320,12 @@ class NoteBook:
         self._seen = set[int]()
         written = path.read_bytes() if path.exists() else b""
         whole = written[: written.rfind(b"\n") + 1]
+        tail = written[len(whole) :]
         try:
+            # A kill tore the last line if it begins as ours do and is no JSON. All else is of the user.
+            with suppress(ValueError):
+                if not tail.startswith(ROW_START[: len(tail)]) or json.loads(tail):
+                    whole = written
             for row in map(json.loads, whole.splitlines()):
                 origin = row["origin"]
                 part = parts[origin["part"]]
@@ -328,12 +335,13 @@ class NoteBook:
                 self.last = max(self.last, Task(origin["round"], row["note"], origin["part"], [part]).place)
                 self.counts[origin["part"]] += 1
                 self.is_new(Note(row["instruction"], row["output"], ""))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             reason = f"a line is no note on this dataset ({error})"
             raise DataError(f"{path.name} can't be continued: {reason}. Choose another name.") from error
-        if len(whole) < len(written):  # a kill has torn the last line
-            with path.open("r+b") as file:
+        if tail:
+            with path.open("ab") as file:
                 file.truncate(len(whole))
+                file.write(b"\n" * (whole == written))
 
     def is_new(self, note: Note) -> bool:
         """Whether a note differs from all before it, which it is compared with from now on."""

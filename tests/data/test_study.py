@@ -176,7 +176,11 @@ def test_a_torn_line_is_cut_off_and_a_file_of_something_else_is_refused(tmp_path
     path.write_bytes(whole + whole[:-20])
     book = NoteBook(path, [PART])
     assert path.read_bytes() == whole and book.last == task.place and not book.is_new(note)
-    for other in (b'{"instruction": "a", "output": "b"}\n', b"[]\n", b"no row\n"):
+    path.write_bytes(whole.rstrip())  # edited, in an editor that ends no last line
+    book = NoteBook(path, [PART])
+    assert path.read_bytes() == whole and book.counts == {0: 1}
+    row = b'{"instruction": "a", "output": "b"}'
+    for other in (row + b"\n", row, b"[]\n", b"no row\n", b'{"mine": [1, 2]}', b"[" * 9999, whole + b'{"mine'):
         path.write_bytes(other)
         with pytest.raises(DataError, match="can't be continued"):
             NoteBook(path, [PART])
