@@ -188,10 +188,12 @@ class Cleaner:
         if record.gap is not None and count < MIN_REPEATED_WORDS:
             return "", "", record
         if recipe.exact_duplicates:
-            earlier = self._seen.setdefault(exact_key(spot.text for spot in record.spots), record.place)
+            key = exact_key([*(spot.text for spot in record.spots), record.rejected])
+            earlier = self._seen.setdefault(key, record.place)
             if earlier != record.place:
                 return "exact_duplicates", f"the same as {earlier}", record
-        if self._likeness and (found := self._likeness.find(words, record.place, record.said_by("assistant"))):
+        both = record.said_by("assistant"), record.rejected
+        if self._likeness and (found := self._likeness.find(words, record.place, *both)):
             return "near_duplicates", f"like {found[0]}", record
         return "", "", record
 

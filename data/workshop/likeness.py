@@ -102,8 +102,8 @@ class Likeness:
         self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
         self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
         self._similarity = similarity
-        # Of each text in the index: its place, its pairs, and those of its reply.
-        self._earlier = list[tuple[str, Ints, Ints]]()
+        # Of each text in the index: its place, its pairs, and those of its replies.
+        self._earlier = list[tuple[str, Ints, list[Ints]]]()
         self._numbers: dict[str, int] = {}
         counts: Ints = np.zeros(int(COUNTERS), np.int32)
         seen: set[int] = set()  # a text counts once, however often it occurs
@@ -113,12 +113,12 @@ class Likeness:
                 counts[np.unique(self._pairs(text) % COUNTERS)] += 1
         self._is_common: Flags = counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
 
-    def find(self, text: str, place: str, reply: str = "", *, keep: bool = False) -> list[str]:
+    def find(self, text: str, place: str, *replies: str, keep: bool = False) -> list[str]:
         """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each.
 
         Rows may have one long prompt: they are nearly the same only if their replies are alike, too.
         """
-        pairs, replied = self._pairs(text), self._pairs(reply)
+        pairs, replied = self._pairs(text), [self._pairs(reply) for reply in replies]
         pairs = pairs[~self._is_common[pairs % COUNTERS]]
         if len(pairs) < MIN_PAIRS:
             return []
@@ -127,9 +127,10 @@ class Likeness:
         sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
         found = []
         for number in self._index.query(sketch)[:MAX_CANDIDATES]:
-            other, its_pairs, its_reply = self._earlier[number]
+            other, its_pairs, its_replies = self._earlier[number]
             is_like = _shared(pairs, its_pairs) >= self._similarity
-            if is_like and _shared(replied, its_reply) >= REPLY_SHARE * self._similarity:
+            both = zip(replied, its_replies, strict=True)
+            if is_like and all(_shared(*each) >= REPLY_SHARE * self._similarity for each in both):
                 found.append(other)
         if keep or not found:
             self._index.insert(len(self._earlier), sketch)

@@ -55,6 +55,14 @@ class Record(NamedTuple):
         """Its texts without system messages, which many rows share."""
         return "\n".join(spot.text for spot in self.spots if spot.role != "system")
 
+    @property
+    def rejected(self) -> str:
+        """The worse reply of a pair, which may be the end of a chat."""
+        named = {str(name).strip().lower(): value for name, value in self.columns.items()}
+        reply = named.get(json_rows.REJECTED)
+        reply = reply[-1] if reply and isinstance(reply, list) else reply
+        return str(reply.get("content", reply.get("value")) if isinstance(reply, Mapping) else reply or "")
+
     def said_by(self, role: str) -> str:
         return "\n".join(spot.text.strip() for spot in self.spots if spot.role == role and spot.text.strip())
 
@@ -176,7 +184,7 @@ def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator
         question, more, answer, system = (name.strip().lower() for name in schema.columns)
         roles = {system: "system", question: "user", more: "user", answer: "assistant"}
     else:  # completions, and chats in one column or two
-        roles = dict(zip(schema.columns, ("user", "assistant"), strict=False))
+        roles = {"system": "system", **dict(zip(schema.columns, ("user", "assistant"), strict=False))}
     for name, role in roles.items():
         key = by_name.get(name)
         value = columns.get(key) if key is not None else None

@@ -118,7 +118,10 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
 
 def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
     """The columns of a record in a form, or why it has none."""
-    said = [(spot.role, spot.text.strip()) for spot in record.spots if spot.text.strip()]
+    spots = [spot for spot in record.spots if spot.text.strip()]
+    if [spot.role for spot in spots[:2]] == ["system", "system"] and len(spots[0].where) == 1:
+        del spots[0]  # of a column: a run takes that of the chat
+    said = [(spot.role, spot.text.strip()) for spot in spots]
     texts = Counter(role for role, _ in said)
     form = form or ("messages" if any(spot.role == "assistant" for spot in record.spots) else "text")
     if record.gap is not None:
@@ -128,7 +131,10 @@ def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
     if not texts["assistant"]:
         return "without a reply"
     if form == "messages" and isinstance(record.columns.get("messages"), list):
-        return {key: record.columns[key] for key in ("messages", "tools") if key in record.columns}
+        kept = {key: record.columns[key] for key in ("messages", "tools") if key in record.columns}
+        if said[0][0] == "system" and len(spots[0].where) == 1:
+            kept["messages"] = [{"role": "system", "content": said[0][1]}, *kept["messages"]]
+        return kept
     if form == "messages":
         # The parts of a question, such as an instruction and its input, are one message.
         messages: list[dict[str, str]] = []

@@ -105,6 +105,15 @@ def test_each_other_step_drops_its_own_rows(shop):
         assert figures["kept"] == 1 and sum(figures["dropped"].values()) == 1, step
 
 
+def test_pairs_that_differ_in_their_rejected_reply_stay(shop):
+    asked = {"role": "user", "content": DUPLICATE}
+    for says in (str, lambda text: [asked, {"role": "assistant", "content": text}]):
+        pair = {"prompt": DUPLICATE, "chosen": says(f"{DUPLICATE} Yes.")}
+        names = ("Ann", "Bo", "Cy", "Bo")
+        shop.write("a.jsonl", *({**pair, "rejected": says(f"{name} says no, {name}.")} for name in names))
+        assert shop.run("clean", "a.jsonl")["dropped"] == {"exact_duplicates": 1}
+
+
 def test_a_prompt_that_all_rows_begin_with_makes_no_near_duplicates(shop):
     names = [f"name{number} of the {number * 7}th house" for number in range(60)]
     shop.write("a.jsonl", *({"instruction": f"{DUPLICATE * 3} {name}?", "output": f"{name}."} for name in names))
@@ -210,6 +219,13 @@ def test_everything_is_converted_to_the_common_forms(shop):
             assert shop.read(f"{form}{number}.jsonl") == [row]
     shop.run("convert", "pairs.csv", "--out", "text.jsonl", "--form", "text")
     assert shop.read("text.jsonl") == [{"text": "Hi?\n\nHello."}]
+    own, column = {"role": "system", "content": "Be Maren."}, {"system": "Be Maren."}
+    shop.write("lead.jsonl", {**column, "messages": messages}, {"system": "Be Jo.", "messages": [own, *messages]})
+    shop.write("talk.jsonl", {**column, "conversations": CHAT})
+    for name, rows in (("lead", 2), ("talk", 1)):
+        for form, row in (("messages", {"messages": [own, *messages]}), ("instruction", {**column, **pair})):
+            shop.run("convert", f"{name}.jsonl", "--out", f"{form}.{name}.jsonl", "--form", form)
+            assert shop.read(f"{form}.{name}.jsonl") == [row] * rows
     shop.write("long.jsonl", {"conversations": CHAT * 2}, {"conversations": CHAT})
     figures = shop.run("convert", "long.jsonl", "--out", "short.jsonl", "--form", "instruction")
     assert (figures["kept"], list(figures["dropped"].values())) == (1, [1])
