@@ -31,7 +31,7 @@ class TextSource:
     """The blocks of one text; every token is learned.
 
     `open_end`: the text goes on in the other part of the split, so its last section gets no EOS here.
-    `part` and `start`: which part of a large file this is, and where it begins there.
+    `part`: which part of a large file this is. `start`: where it begins in its file.
     """
 
     name: str

@@ -195,7 +195,7 @@ class _Making:
         self.aside.append(Examples(self.slice(data, held_out)))
         if share and not held_out:
             self.said.append(_empty_split_problem(data.name))
-        notes = [text_note for text in learned for text_note in text.notes]
+        notes = [text_note for text in dataset.texts for text_note in text.notes]
         whole = map_texts(sources)
         if rules.block_ends == "auto" and (by_lines := whole.parts_by_lines):
             first = next(source.sliced for source in sources if source.sliced.sections.by_lines.any())

@@ -132,14 +132,15 @@ def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> li
         piece = replace(
             text,
             text=text.text[start:end],
-            notes=text.notes if group is groups[0] else (),
+            notes=(),
+            start=text.start + start,
             open_end=not group[-1].ends_section or (text.open_end and end == len(text.text)),
             boilerplate="",
             menus=(),
         )
         if isinstance(text.text, StoredText):
             content = "".join(text.text[part.start : part.end] for part in group)
-            piece = replace(piece, text=store_text(content, text.text.store), start=text.start + start)
+            piece = replace(piece, text=store_text(content, text.text.store))
         joined.append(piece)
     return joined
 

@@ -68,7 +68,7 @@ class LoadedText:
     wrap_width: int = 0  # at which its lines are wrapped, where they are not joined
     menus: tuple[tuple[int, int], ...] = ()  # where its menus are, if it was a web page
     part: int = 0  # which part of a large file this is, from 1; 0 for the text of a whole file
-    start: int = 0  # of the part in the file
+    start: int = 0  # in the file, of a part or of one side of the split
 
 
 def read_text(file: Path, name: str) -> tuple[str, tuple[str, ...]]:

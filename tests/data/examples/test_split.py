@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -77,6 +78,16 @@ def test_a_text_that_continues_after_a_validation_part_does_not_end_there(tmp_pa
     both = [*data.examples, *data.validation]
     assert sum(int(example.ids[-1]) == CHATML.eos for example in both) == 1
     assert sum(data.examples.lengths()) == sum(len(e.ids) for e in data.examples) == data.report.tokens
+
+
+def test_every_place_is_in_the_file_and_no_note_on_a_file_is_lost(tmp_path):
+    texts = {"a.txt": book(12, 1), "b.txt": f"\u201c{book(12, 2)}\u201d"}
+    files = {f"d/{name}": text.encode("cp1252") for name, text in texts.items()}
+    data = split_files(tmp_path, files, data=["d/"], cutoff=64)
+    for example in (*data.examples, *data.validation):
+        start, end = map(int, re.findall(r"\d+", example.place))
+        assert texts[example.source.name[2:]][start:end] == example.text
+    assert sum(note.startswith("b.txt was read as cp1252 ") for note in data.report.sources[0].notes) == 1
 
 
 def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
