@@ -39,8 +39,8 @@ SHOWN_PAIRS = 3  # so many are shown, but tell nothing apart
 INTRODUCTION = """# What works
 
 How much does a model learn of a text, and how much does it forget for that? There are {runs} runs so far.
-`python3 bench/recipes.py run` makes them, in pieces of any length, and `python3 bench/recipes.py report --out
-docs/what-works.md` writes this page.
+`python3 bench/recipes.py run` makes them, and `python3 bench/recipes.py report --out docs/what-works.md`
+writes this page.
 
 **What these runs can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its
 weights are from a 4-bit GGUF file (Q4_1). A run trains on about 36,000 tokens, in steps of about 450. Nobody has

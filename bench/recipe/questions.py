@@ -213,18 +213,20 @@ QUESTIONS: Mapping[str, Question] = {
                     {"too_long": "cut_end"},  # a few of these notes are longer than the cutoff
                     form="text and two rounds of what the model wrote",
                 ),
+                Way("with 1 token for a token", {"too_long": "cut_end"}, form="text and as many tokens of notes"),
+                Way("with 3 tokens for a token", {"too_long": "cut_end"}, form="text and 3 x the notes"),
                 Way("with questions by a person", form="text and questions"),
             ),
             ("notes",),
             rates=RATES[3:],
             measures=("answers_03",),
             pictured=True,
-            background="In one round of `script.py data study`, the demo model wrote 613 notes on this text. 57 "
-            "of them (9.3%) passed the checks, 0.3 tokens of notes for a token of text, and of these we judge 42 "
-            "wrong. A LoRA trained with them answered 1 of 68 questions of the exam, so a second round went to 67 "
-            "notes: 45 of 324 passed, and we judge 40 wrong. So notes of 1, 3 and 10 tokens for a token of "
-            "text were not made: that takes 80 minutes, 4 and 13 hours of writing here, most of it wrong. The "
-            "questions by a person are one on each note; the exam asks about half of the notes in other words.",
+            background="In one round of `data study`, the demo model wrote 613 notes. 57 passed the "
+            "checks, 0.3 tokens for a token of text, and we judge 42 of them wrong. A LoRA with them "
+            "answered 1 of 68 questions, so a second round went to 67 passages: 45 of 324 notes passed, 40 wrong. "
+            "More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 passed, and of 50 of them "
+            "we judge 44 wrong. 10 tokens, six more hours of writing, were not made. The questions by a person "
+            "are one on each note; the exam asks about half of the notes in other words.",
         ),
         Question(
             "passes",

@@ -20,7 +20,7 @@ from ...engine.tokenizer import WorkingTokenizer
 TextName = Literal["lane", "taylor", "notes", "chats"]
 Form = Literal[
     "text", "questions", "text and questions", "text and questions about others", "text and what the model wrote",
-    "text and two rounds of what the model wrote",
+    "text and two rounds of what the model wrote", "text and as many tokens of notes", "text and 3 x the notes",
 ]  # fmt: skip
 FOLDER = Path(__file__).resolve().parents[1] / "recipe_data"
 AUTHORS: tuple[TextName, ...] = ("lane", "taylor")
@@ -107,13 +107,16 @@ def _notes(form: Form) -> RecipeText:
         "trained.txt": SECTION_END.join(row["note"] for row in noted),
         "unseen.txt": SECTION_END.join(row["note"] for row in rows if "asked" not in row),
         "questions.jsonl": "".join(json.dumps(chat) + "\n" for chat in chats),
-        # What the demo model wrote and what passed: 57 notes, and 45 of a second round where the exam had failed.
-        **{name: (FOLDER / name).read_text(encoding="utf-8") for name in ("studied.jsonl", "studied-again.jsonl")},
+        # What the demo model wrote and what passed: 57 notes, and 45 of a second round where the exam had failed;
+        # notes of more kinds and rounds, 1 token for a token of the text, and 2 more.
+        **{path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("studied*.jsonl")},
     }
     trained = {
         "text": ("trained.txt",), "questions": ("questions.jsonl",),
         "text and what the model wrote": ("trained.txt", "studied.jsonl"),
         "text and two rounds of what the model wrote": ("trained.txt", "studied.jsonl", "studied-again.jsonl"),
+        "text and as many tokens of notes": ("trained.txt", "studied-1.jsonl"),
+        "text and 3 x the notes": ("trained.txt", "studied-1.jsonl", "studied-3.jsonl"),
     }.get(form, ("trained.txt", "questions.jsonl"))  # fmt: skip
     questions = tuple(Question(row["asked"], row["answer"]) for row in asked)
     return RecipeText("notes", files, trained, "unseen.txt", questions)
