@@ -69,8 +69,7 @@ def apply_machine_settings(asked: MachineSettings, base: Any, job: Job) -> Itera
                 raise SettingsError([f"{unsupported}. Choose auto."])
         if asked.packing != "off" and not asked.compile:  # a compiled layer cannot split the row into texts
             stack.enter_context(use_packed_attention(base))
-        if device == "cuda":
-            stack.enter_context(use_tf32(asked.tf32))
+        stack.enter_context(use_tf32(asked.tf32) if device == "cuda" else use_onednn())
         # Liger and compile bring their own kernels.
         wants_liger = asked.liger or not asked.compile
         has_kernels = wants_liger and stack.enter_context(use_liger(base, job, asked=asked.liger))
@@ -154,6 +153,21 @@ def use_tf32(on: bool) -> Iterator[None]:
     finally:
         for place, name, value in saved:
             setattr(place, name, value)
+
+
+@contextmanager
+def use_onednn() -> Iterator[None]:
+    """Let oneDNN compute float32 matrix products within this context on AMD CPUs with AVX-512, where MKL is slow.
+
+    torch then permits bfloat16 inside of them, but oneDNN uses it only on CPUs with AMX.
+    """
+    cpu = getattr(torch.cpu, "get_capabilities", dict)()
+    with ExitStack() as stack:
+        if str(cpu.get("cpu_name")).startswith("AMD") and cpu.get("avx512_f") and not cpu.get("amx_tile"):
+            with suppress(RuntimeError):  # a program has set torch's newer flags
+                stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+                torch.set_float32_matmul_precision("medium")
+        yield
 
 
 @contextmanager

@@ -54,6 +54,28 @@ def test_attention_changes_and_comes_back_after_an_error_too(place):
     assert attention_of(model) == attention_of(model.model) == "sdpa"
 
 
+@pytest.mark.parametrize(
+    ("cpu", "inside"),
+    [
+        ({"cpu_name": "AMD Ryzen 9 9950X 16-Core Processor", "avx512_f": True, "amx_tile": False}, "medium"),
+        ({"cpu_name": "AMD Ryzen 7 5800X 8-Core Processor", "avx512_f": False, "amx_tile": False}, "highest"),
+        ({"cpu_name": "Intel(R) Xeon(R) Platinum 8480+", "avx512_f": True, "amx_tile": True}, "highest"),
+    ],
+)
+def test_onednn_multiplies_on_an_amd_cpu_and_float32_stays_float32(place, monkeypatch, cpu, inside):
+    model, settings = place.host().loaded_model().model, place.settings().machine
+    rows, weight = torch.randn(64, 576), torch.randn(1536, 576)
+    exact = rows.double() @ weight.double().t()
+    if torch.cpu._is_amx_tile_supported():
+        pytest.skip("on this CPU, it would be bfloat16 inside")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
+    with pytest.raises(KeyError), apply_machine_settings(settings, model, Job("training", "a test")):
+        assert torch.get_float32_matmul_precision() == inside
+        assert (rows @ weight.t() - exact).norm() < 1e-6 * exact.norm()
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_flash_attention_and_liger_are_refused_with_their_requirements(place):
     with pytest.raises(SettingsError, match=r"flash_attention_2 needs an NVIDIA GPU\. Choose auto"):
         place.train(attention="flash_attention_2")
