@@ -81,6 +81,7 @@ class Answer:
     """What the runs say of a question: the frontiers of its ways, their figures, and the differences.
 
     Its ways are those with enough pairs of text and seed, if the first one, which all are compared with, has them.
+    A way that has fewer pairs than another waits, so that none of the pairs that are there is left out.
     """
 
     question: Question
@@ -111,9 +112,9 @@ def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
     """Answer a question with the runs that are there."""
     done = {result.key: result for result in results}
     every = {way.name: frontiers(question, way, done, model) for way in question.ways}
-    base = every[question.ways[0].name]
-    least = MIN_PAIRS if len(base) >= MIN_PAIRS else SHOWN_PAIRS
-    found = {name: pairs for name, pairs in every.items() if len(base) >= least <= len(pairs)}
+    base, *others = (len(every[way.name]) for way in question.ways)
+    least = max(MIN_PAIRS if base >= MIN_PAIRS else SHOWN_PAIRS, min(base, max(others, default=0)))
+    found = {name: pairs for name, pairs in every.items() if base >= least <= len(pairs)}
     question = replace(question, ways=tuple(way for way in question.ways if way.name in found))
     values: dict[str, dict[Measure, dict[Pair, float]]] = {
         way: {

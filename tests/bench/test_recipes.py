@@ -209,6 +209,10 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
         each for each in made_runs(question, recall) if (each.rate, each.text, each.seed) != (4e-4, "lane", 6)
     ]
     assert len(recipe.page.answer(question, missing, "tiny").pairs) == 6
+    # A way with fewer pairs than another waits for them.
+    fewer = [each for each in made_runs(question, recall) if each.seed <= 3 or "q_proj" not in each.recipe]
+    answers = recipe.page.answer(question, fewer, "tiny")
+    assert len(answers.pairs) == 12 and [way.name for way in answers.question.ways] == ["all-linear", "MLP"]
     lost = {"outcome": "diverged", "recall": None, "general_loss": None, "unseen_loss": None}
     diverged = [
         replace(each, **lost) if "q_proj" in each.recipe and each.rate == 1.6e-3 else each
