@@ -143,8 +143,7 @@ def run_perplexity(arguments: Sequence[str]) -> int:
         type=int,
         default=0,
         metavar="TOKENS",
-        help="tokens from the start of one window to the start of the next (0: half a window); ignored for "
-        "datasets of rows",
+        help="tokens from the start of one window to the start of the next (0: half a window); only for text",
     )
     parser.add_argument("--comment", default="", metavar="TEXT", help="comment to save with the results")
     flags.add_flag_group(parser, "How rows are read", ROW_SETTING_KEYS)

@@ -179,7 +179,7 @@ def _line_of_row(row: dict[str, Any], columns: Iterable[str]) -> bytes:
         if isinstance(held, bytes):
             raise DataError(
                 f"The column {column!r} has bytes, such as a picture or a sound. Name the other columns with "
-                "--keep-columns."
+                "--keep-columns on the command line."
             )
     return json.dumps(kept, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
@@ -203,7 +203,10 @@ def _pieces_of_url(source: DatasetSource) -> Iterator[tuple[bytes, float | None]
                     raise ConnectionError(f"it is packed as {headers['Content-Encoding']}")
                 done, length = 0, int(headers["Content-Length"] or 0)
                 if length > 1e9 * source.max_gb:
-                    raise DataError(f"{url} has {size(length)}, more than {source.max_gb:g} GB. Raise --max-gb.")
+                    raise DataError(
+                        f"{url} has {size(length)}, more than {source.max_gb:g} GB. Raise --max-gb "
+                        "on the command line."
+                    )
                 while piece := response.read1(PIECE_BYTES):
                     done += len(piece)
                     yield piece, done / length if length else None

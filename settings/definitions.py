@@ -402,7 +402,8 @@ class EvaluationSettings:
         16,
         "Recall passages",
         "Number of passages from the training data that the model is asked to continue, to measure how much it "
-        "has memorized. This happens before the first step, after each epoch, and at the end. 0 turns this off.",
+        "has memorized. This happens before the first step, after epochs if that takes little of their time, and "
+        "at the end. 0 turns this off.",
         bounds=(0, 10_000),
     )
     exam: tuple[str, ...] = names(
@@ -415,7 +416,7 @@ class EvaluationSettings:
         False,
         "Test the LoRA at the end",
         "After the run, measure what the model learned, what it forgot, and how much it copies from the training "
-        "data. The Test LoRA button in the Runs tab does the same.",
+        "data. The Test LoRA button in the Runs tab also measures recall on more passages.",
     )
 
 

@@ -259,7 +259,8 @@ TABLE = (
     NoEffect(("shard_size",), "this run saves a LoRA, which is one file",
              lambda run: run["method"] != FULL_FINETUNE, in_form=True),
     NoEffect(("keep_checkpoints",), "no rule saves checkpoints",
-             _has_none_of("save_every", "save_on_loss_drop", "save_each_epoch"), in_form=True),
+             lambda run: run["keep_best"] == "no"
+             and _has_none_of("save_every", "save_on_loss_drop", "save_each_epoch")(run), in_form=True),
     NoEffect(("stop_how",), "no rule stops the run early",
              _has_none_of("stop_at_loss", "stop_at_epoch", "early_stopping"), in_form=True),
     NoEffect(("sample_prompts", "sample_length", "sample_temperature"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -87,6 +88,13 @@ def find_language(text: str) -> str:
     return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
 
 
+NOT_FOUND = "near duplicates are not looked for, because the package rensa is missing (pip install rensa)"
+
+
+def can_find_near_duplicates() -> bool:
+    return find_spec("rensa") is not None
+
+
 class Likeness:
     """Texts one after another, each compared with those before it."""
 
@@ -97,7 +105,7 @@ class Likeness:
         except ImportError as error:
             raise DataError(
                 "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, "
-                "add: --set near_duplicates=0"
+                "turn near duplicates off (--set near_duplicates=0)."
             ) from error
         self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
         self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)

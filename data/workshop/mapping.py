@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import new_files
 from .cleaning import Cleaned
-from .likeness import SIMILARITY, WORD, Likeness
+from .likeness import SIMILARITY, WORD, Likeness, can_find_near_duplicates
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages
 
@@ -142,7 +141,7 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
 def _find_like(texts: Sequence[str]) -> dict[int, int]:
     """Rows that are nearly the same as an earlier one, with the number of that one, counted from 0."""
     found = dict[int, int]()
-    with suppress(DataError):  # a map is of use without rensa, too
+    if can_find_near_duplicates():  # a map is of use without, too
         earlier = Likeness(SIMILARITY, texts)
         for n, text in enumerate(texts):
             for place in earlier.find(text, str(n))[:1]:

@@ -29,6 +29,7 @@ REMOTE_LABELS = {
     "pause": "Pause",
     "resume": "Resume",
     "save": "Save checkpoint",
+    "wind-down": "Wind down",
     "sample": "Sample",
     "evaluate": "Evaluate",
 }

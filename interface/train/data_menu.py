@@ -128,7 +128,7 @@ def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
 def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> str:
     """Copy uploaded files into the datasets folder, under safe, free names, and add them to the chosen datasets.
 
-    Existing files are kept. Returns a message.
+    Existing files are kept, and chosen examples give way to them. Returns a message.
     """
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
@@ -159,6 +159,8 @@ def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> s
             messages.append(f"Added: {name}.")
         if name not in map(dataset_name, chosen):
             chosen.append(name)
+    examples = {entry.name for entry in dataset_index.list_datasets(folders) if entry.example}
+    chosen[:] = [each for each in chosen if dataset_name(each) not in examples]
     return " ".join(messages)
 
 

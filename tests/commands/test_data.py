@@ -251,6 +251,10 @@ def test_a_name_that_does_not_fit_and_a_missing_package_are_sentences(shop, monk
     said = shop.run("clean", "a.jsonl", code=1)["said"]
     assert "pip install rensa" in said and "--set near_duplicates=0" in said
     assert shop.run("clean", "a.jsonl", "--set", "near_duplicates=0")["kept"] == 1
+    # What only looks, and what only keeps likes together, does without.
+    shop.write("b.jsonl", *({"text": word} for word in "abc"))
+    assert "not looked for" in str(shop.run("look", "b.jsonl"))
+    assert "not looked for" in str(shop.run("split", "b.jsonl", "--out", "parts"))
 
 
 NAMES = st.sampled_from(["a.jsonl", "b.jsonl", "book.txt", "new.jsonl", "new.txt", "parts", "c.jsonl"])

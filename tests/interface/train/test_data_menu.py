@@ -56,6 +56,10 @@ def test_added_files_replace_nothing_and_the_same_bytes_are_not_added_again(cont
     message, chosen = add(["story.txt:50"], **same)
     assert message.count("already exists") == 1 and chosen == ["story.txt:50", "story.md", "new.txt"]
     assert "copy of it.txt already exists as story.txt, so it was selected" in message
+    examples = context.host.folders.examples
+    examples.mkdir(exist_ok=True)
+    (examples / "novel.txt").write_text("once")
+    assert add(["novel.txt"], **{"new.txt": "tell"})[1] == ["new.txt"]
     assert sorted(path.name for path in folder.iterdir()) == ["new.txt", "story-2.txt", "story.md", "story.txt"]
 
 
