@@ -32,6 +32,9 @@ LINE_TAGS = frozenset({"li", "dt", "dd", "tr"})
 FRAME_TAGS = frozenset({"header", "footer", "aside", "address"})  # of the page; in its content they are text
 CONTENT_TAGS = frozenset({"main", "article", "section"})
 MENU_CLASSES = frozenset({"nav", "navigation", "navbar", "breadcrumb", "breadcrumbs", "pagination"})
+# Marks of notes and page numbers, in the middle of sentences: of e-books, of Gutenberg's pages, of Wikipedia.
+MARK_TYPES = frozenset(f"{role}{kind}" for role in ("", "doc-") for kind in ("noteref", "backlink", "pagebreak"))
+MARK_CLASSES = frozenset({"pagenum", "pageno", "fnanchor", "mw-editsection"})
 MIN_LINKS, MIN_LINK_LINES = 2, 3  # of a menu without a mark: links in one line, or lines, without other words
 HEADING_LEVELS = {f"h{level}": level for level in range(1, 7)}
 HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -107,7 +110,10 @@ class _VisibleText:
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         is_hidden = "hidden" in attributes or HIDDEN_STYLE.search(attributes.get("style", "")) is not None
-        if self._skip_depth or tag in SKIPPED_TAGS or is_hidden:
+        kinds, roles, classes = (attributes.get(name, "").split() for name in ("epub:type", "role", "class"))
+        is_mark = not MARK_TYPES.isdisjoint(kinds + roles) or not MARK_CLASSES.isdisjoint(classes)
+        is_mark = is_mark or (tag == "sup" and "reference" in classes)
+        if self._skip_depth or tag in SKIPPED_TAGS or is_hidden or is_mark:
             self._skip_depth += 1
             return
         if tag in BLOCK_TAGS:
@@ -118,10 +124,8 @@ class _VisibleText:
             self._starts_part = self._starts_part or tag == "hr"
             # A menu, or a part of the page's frame; everything inside it counts, to find its end.
             is_frame = tag in FRAME_TAGS and not self._content_depth
-            has_mark = attributes.get("role") == "navigation" or not MENU_CLASSES.isdisjoint(
-                attributes.get("class", "").split()
-            )
-            is_menu = tag not in ("html", "body") and (tag == "nav" or is_frame or has_mark)
+            is_marked = "navigation" in roles or not MENU_CLASSES.isdisjoint(classes)
+            is_menu = tag not in ("html", "body") and (tag == "nav" or is_frame or is_marked)
             self._menu_depth += self._menu_depth > 0 or is_menu
             self._content_depth += tag in CONTENT_TAGS
         elif tag == "a" and "href" in attributes:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count
+from ..hyphens import find_words, has_hyphen
 from ..unspaced import is_unspaced, join_unspaced, joint
 from .documents import Paragraph
 
@@ -17,7 +18,7 @@ MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
-HYPHENATED = re.compile(r"(\w)[-\u00ad\u2010]\n(?=[a-zß-öø-ÿ])")
+HYPHENATED = re.compile(r"([\w-]*\w)[-\u00ad\u2010]\n(?=([a-zß-öø-ÿ]\w*))")
 
 
 def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -66,10 +67,15 @@ def _remove_running_heads(pages: Sequence[list[str]]) -> list[list[str]]:
 
 def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Paragraph]:
     """Blocks as paragraphs; a paragraph that continues on the next page is joined."""
+    words = find_words(block for page in pages for block in page)
+
+    def whole(part: re.Match[str]) -> str:
+        return part[1] + ("-" if has_hyphen(part[1], part[2], words) else "")
+
     pending: Paragraph | None = None
     for number, page in enumerate(pages):
         for position, block in enumerate(page):
-            text = re.sub(r"\s+", " ", join_unspaced(HYPHENATED.sub(r"\1", block.strip()))).strip()
+            text = re.sub(r"\s+", " ", join_unspaced(HYPHENATED.sub(whole, block.strip()))).strip()
             starts_chapter = number in chapters and not position
             if pending and not position and not starts_chapter and _is_continued(pending.text, text):
                 pending = pending._replace(text=pending.text + joint(pending.text, text) + text)

@@ -20,7 +20,7 @@ from ..examples import Examples, RowSource, Source, TextSource, group_parts
 from ..readers import LoadedText, unsupported
 from ..rows import PrepareContext
 from ..split import NGRAM_WORDS, count_shared_rows, find_shared_passages
-from ..text import is_tagged
+from ..text import FRONT_MATTER, is_tagged
 
 LONG_TEXT_BLOCKS = 20
 MIN_REPEATS = 1.2  # times that a sentence is seen on average
@@ -259,10 +259,12 @@ def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] |
                 return f"\\n{mark}", f"{why} most chapters are not separated."
         return None
     # The most common ornament or heading (only its word, since the numbers differ), or lines that look blank.
+    text = FRONT_MATTER.sub("", text)
     marks = Counter(
         match[match.lastindex or 0].rstrip()
         for pattern in (ORNAMENT_LINE, HEADING)
         for match in pattern.finditer(text)
+        if not _is_underline(match)
     )
     for mark, count in marks.most_common(1):
         if count >= MIN_MATCHES:
@@ -275,8 +277,18 @@ def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] |
     return None
 
 
+def _is_underline(mark: re.Match[str]) -> bool:
+    """Whether a line of marks is about as long as the line above it, which it makes a heading."""
+    text, end = mark.string, max(mark.start() - 1, 0)
+    above = text[text.rfind("\n", 0, end) + 1 : end]
+    return above.strip() != "" and abs(len(above) - len(mark[0])) <= 1
+
+
 def _count_headings(text: str, hard_cut: str) -> int:
-    """Sections of a single short line, if they are a large part of all sections."""
+    """Sections of a single short line, or of a heading and its title, if they are a large part of all sections."""
     sections = [section for part in text.split(hard_cut) if (section := part.strip())] if hard_cut else []
-    short = sum(len(section) <= HEADING_CHARS and "\n" not in section for section in sections)
+    short = sum(
+        len(section) <= HEADING_CHARS and section.count("\n") <= (HEADING.match(section) is not None)
+        for section in sections
+    )
     return short if short >= HEADING_SHARE * len(sections) else 0

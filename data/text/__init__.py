@@ -1,5 +1,6 @@
 """Text to blocks: cleaning, sentence and line bounds, slicing, and the figures of the slicing."""
 
+from .cleaning import FRONT_MATTER as FRONT_MATTER
 from .cleaning import Boilerplate as Boilerplate
 from .cleaning import clean as clean
 from .cleaning import describe_boilerplate as describe_boilerplate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from statistics import mean, pstdev
@@ -21,6 +21,7 @@ from ...settings.definitions import TextSettings
 from ...train_utils import format_count
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
+from ..hyphens import find_words, has_hyphen
 from ..readers import LoadedText
 from ..unspaced import joint
 from .lines import (
@@ -56,6 +57,7 @@ CONTENTS = re.compile(
     r"|оглавление|目录|目錄|目次)[ \t*_#=—:.-]*$",
     re.IGNORECASE | re.MULTILINE,
 )
+FRONT_MATTER = re.compile(r"\A---\n(?:[\w-]+:.*\n(?:[ \t-].*\n)*)+---(?:\n|\Z)")  # of Obsidian and other notes
 LINE = re.compile(r"[^\n]*\S[^\n]*")
 NUMBERED_LINE = re.compile(r"^[^\n]{0,80}\d[^\n]{0,80}$", re.MULTILINE)
 NUMBERED = re.compile(
@@ -146,6 +148,8 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
         *_page_numbers(text, numbered),
     ]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
+    if begins_file and (matter := FRONT_MATTER.match(text)):
+        found.append(Boilerplate("line of front matter", 0, matter.end()))
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
     # Of two that begin together the longer comes first, so that the other one is inside it.
@@ -319,10 +323,12 @@ def _divide_text(text: str, lines: Sequence[Line]) -> bool:
 
 def join_wrapped_lines(text: str, width: int) -> str:
     """The text with the lines of each paragraph of wrapped prose joined; all other lines stay."""
-    return "".join(_join_lines(split_lines(text[start:end]), width) for start, end in split_stretches(text))
+    words = find_words([text])
+    stretches = (split_lines(text[start:end]) for start, end in split_stretches(text))
+    return "".join(_join_lines(lines, width, words) for lines in stretches)
 
 
-def _join_lines(lines: Lines, width: int) -> str:
+def _join_lines(lines: Lines, width: int, words: Collection[str]) -> str:
     tagged = np.array([is_tagged(line) for line in lines.texts]) & ~lines.small  # a colon in prose is no tag
     group, _, _ = find_wrapped(lines)
     # A paragraph begins at a line that is indented further than others of its group.
@@ -341,9 +347,11 @@ def _join_lines(lines: Lines, width: int) -> str:
     for number, line in enumerate(lines.texts):
         line = line.lstrip() if number and joined[number - 1] else line
         if joined[number]:
-            line = line.rstrip()
+            line, next_line = line.rstrip(), lines.texts[number + 1].lstrip()
             # Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces.
-            gap = "" if HYPHENATED.search(line) else joint(line, lines.texts[number + 1].lstrip())
+            gap = "" if HYPHENATED.search(line) else joint(line, next_line)
+            if line.endswith("-") and has_hyphen(line, next_line, words) is False:
+                line = line[:-1]
             pieces += [line, gap]
         else:
             pieces += [line, "\n"]

@@ -161,7 +161,7 @@ def use_onednn() -> Iterator[None]:
 
     torch then permits bfloat16 inside of them, but oneDNN uses it only on CPUs with AMX.
     """
-    cpu = getattr(torch.cpu, "get_capabilities", dict)()
+    cpu: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     with ExitStack() as stack:
         if str(cpu.get("cpu_name")).startswith("AMD") and cpu.get("avx512_f") and not cpu.get("amx_tile"):
             with suppress(RuntimeError):  # a program has set torch's newer flags

@@ -101,6 +101,17 @@ def test_a_repeated_divider_is_suggested_as_the_hard_cut(tmp_path, line, mark):
         assert report.stops.of == 5 and not suggestion(report, "hard_cut")
 
 
+@pytest.mark.parametrize("text", ["The Lamp\n========\n\nIt rained.\n\n", "---\ntags: [a]\n---\nIt rained.\n\n"])
+def test_what_underlines_a_heading_or_ends_front_matter_divides_nothing(tmp_path, text):
+    assert not suggestion(check(tmp_path, text if text[0] == "-" else 4 * text), "hard_cut")
+
+
+def test_headings_of_two_lines_stay_with_their_text(tmp_path):
+    chapters = (f"CHAPTER {n}.\nThe Bridge\n\n\nIt rained. The cat slept on.\n\n\n\n" for n in ("I", "II", "III"))
+    found = suggestion(check(tmp_path, "".join(chapters)), "hard_cut")
+    assert found and found.value == r"\n\n\n\n"
+
+
 BOOK = "The ferry left at six. Nobody was on board."
 FRAMED = (
     "The Project Gutenberg EBook of The Ferry\n\n*** START OF THIS PROJECT GUTENBERG EBOOK THE FERRY ***\n\n\n"

@@ -30,6 +30,15 @@ def test_the_visible_text_of_a_web_page(tmp_path):
     )
 
 
+def test_marks_of_notes_and_page_numbers_are_no_text(tmp_path):
+    page = """<p>St. Ives.<a epub:type="noteref" href="#n1">1</a> A <span epub:type="pagebreak" title="5"/>nights
+    <sup class="reference"><a href="#c">[2]</a></sup> even<a class="fnanchor" href="#f">[2]</a>ing x<sup>2</sup>
+    <h2>Geography<span class="mw-editsection">[edit]</span></h2><p><span class="pagenum">[Pg 1]</span>The river</p>
+    <p>A village. <a role="doc-backlink" href="#r">back</a></p>"""
+    expected = "St. Ives. A nights evening x2\n\nGeography\n\nThe river\n\nA village."
+    assert read_text(tmp_path / "a.html", page) == expected
+
+
 @pytest.mark.parametrize("declared", ["cp1252", "utf-8", "utf-16", "punycode", "unicode_escape", "undefined"])
 def test_the_encoding_that_a_page_declares_unless_no_page_can_be_in_it(tmp_path, declared):
     page = f'<meta charset="{declared}"><p>Für Käthe – „schön“</p>'
@@ -140,7 +149,12 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
 
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     document = pytest.importorskip("pymupdf").open()
-    texts = ("It was a long jour-\nney, and the road", "went on. It ended.", "A new one began.", "It is over.")
+    texts = (
+        "It was a long jour-\nney, and the road",
+        "went on. It ended.",
+        "A well-\nknown one.",
+        "A well-known end.",
+    )
     for number, words in enumerate(texts, 1):
         page = document.new_page(width=300, height=300)
         page.insert_text((20, 20), f"MY BOOK {number}")
@@ -148,7 +162,7 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
         page.insert_text((20, 290), f"- {number} -")
     document.set_toc([[1, "One", 1], [1, "Two", 3]])
     document.save(tmp_path / "a.pdf")
-    expected = "It was a long journey, and the road went on. It ended.{}A new one began.\n\nIt is over."
+    expected = "It was a long journey, and the road went on. It ended.{}A well-known one.\n\nA well-known end."
     assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
 
 

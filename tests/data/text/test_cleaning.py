@@ -108,6 +108,7 @@ def test_nothing_of_a_book_is_boilerplate(text):
 
 
 def test_illustration_marks_and_the_description():
+    assert without("---\ntags:\n  - a\ndate: 2020\n---\nWe came home.") == "We came home."
     text = "[Illustration: The house by the sea]\n\nWe came home. [Illustration]"
     assert without(text) == "We came home. [Illustration]"
     described = describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n"))
@@ -145,6 +146,13 @@ def test_wrapped_paragraphs_become_lines_again(width):
 def test_headings_verse_and_lists_keep_their_lines():
     kept = ["CHAPTER ONE\nIn which nothing happens", VERSE, "- a lamp\n- a boat that nobody had\n- a rope"]
     assert joined("\n\n".join([*kept, *wrapped(), *kept])) == "\n\n".join([*kept, *paragraphs(), *kept])
+
+
+def test_a_word_that_was_divided_at_a_line_end_is_written_as_elsewhere():
+    lines = ["The mountains were well-known, and he walked over the moun-", "tains to a well-", "known inn at St-"]
+    text = "\n".join([*lines, "Remy, where a lamp was lit and nobody asked him anything."])
+    whole = "The mountains were well-known, and he walked over the mountains to a well-known inn at St-Remy, where"
+    assert join_wrapped_lines(text, 20).startswith(whole)
 
 
 def test_a_text_that_is_not_wrapped_has_no_width():
