@@ -101,6 +101,9 @@ class RowSource:
     follows: Flags  # whether the row before it here is also the one before it in the file
     unit: str  # what a position counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
+    # Of chats that may be divided: the first id after what each piece begins with, then that of each exchange but
+    # the first. Empty where there is none.
+    all_begins: Flags = field(default_factory=lambda: np.zeros(0, bool))
     has_conversations: bool = False  # whether `follows` is true only within conversations that the rows name
     contrast: RowSource | None = None
     desirable: Flags | None = None
@@ -351,7 +354,8 @@ class TruncatedRows(NamedTuple):
 def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> TruncatedRows:
     """Drop, cut or split rows of more than `cutoff` ids; `too_long` is the value of that setting.
 
-    A piece from inside a row that begins with BOS gets one, too. Labeled replies get what they are compared with.
+    A chat is split between its exchanges, and each piece begins with its system message. Another piece from
+    inside a row that begins with BOS gets one, too. Labeled replies get what they are compared with.
     """
     is_long: Flags = source.longest_sides > cutoff
     shortened = source
@@ -369,33 +373,35 @@ def truncate_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None
 
 
 def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) -> RowSource:
-    bos_id: Ids = np.array([bos or 0], np.int32)
-    not_learned: Flags = np.zeros(1, bool)
     ids, flags = list[Ids](), list[Flags]()
     lengths, rows = [0], list[int]()
     for row, (first, last) in enumerate(pairwise(source.first.tolist())):
-        has_bos = bos is not None and last > first and int(source.all_ids[first]) == bos
-        room = cutoff - has_bos
-        pieces = [(first, last)]
+        has_bos = int(bos is not None and last > first and int(source.all_ids[first]) == bos)
+        pieces = [(0, first, last)]  # each with the number of ids from the row's beginning that come before it
         if last - first > cutoff and too_long == "cut_end":
-            pieces = [(first, first + cutoff)]
+            pieces = [(0, first, first + cutoff)]
         elif last - first > cutoff and too_long == "cut_start":
-            pieces = [(last - room, last)]
+            pieces = [(has_bos, last - cutoff + has_bos, last)]
         elif last - first > cutoff:
-            starts = range(first + cutoff, last, room)
-            pieces = [(first, first + cutoff), *((start, min(start + room, last)) for start in starts)]
-        for start, end in pieces:
-            if has_bos and start > first:
-                ids.append(bos_id)
-                flags.append(not_learned)
-            ids.append(source.all_ids[start:end])
-            flags.append(source.all_trained[start:end])
-            lengths.append(end - start + (has_bos and start > first))
+            head, *begins = (first + np.flatnonzero(source.all_begins[first:last])).tolist() or [first]
+            lead = head - first if 2 * (head - first) <= cutoff else has_bos
+            pieces, end = [], first
+            while end < last:
+                start, before = end, lead if end in begins else has_bos * (end > first)
+                end = min(start + cutoff - before, last)
+                if end < last:  # inside an exchange only where no other one begins
+                    end = max((begin for begin in begins if start < begin <= end), default=end)
+                pieces.append((before, start, end))
+        for before, start, end in pieces:
+            ids += [source.all_ids[first : first + before], source.all_ids[start:end]]
+            flags += [np.zeros(before, bool), source.all_trained[start:end]]
+            lengths.append(before + end - start)
             rows.append(row)
     return replace(
         source,
         all_ids=np.concatenate(ids),
         all_trained=np.concatenate(flags),
+        all_begins=source.all_begins[:0],
         first=np.cumsum(lengths, dtype=np.int64),
         rows=source.rows[rows],
         # A second piece continues the first one; what its row continues, only its first piece does.
@@ -470,6 +476,7 @@ def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
         source,
         all_ids=np.concatenate([source.all_ids[:0], *(source.all_ids[each] for each in bounds)]),
         all_trained=np.concatenate([source.all_trained[:0], *(source.all_trained[each] for each in bounds)]),
+        all_begins=np.concatenate([source.all_begins[:0], *(source.all_begins[each] for each in bounds)]),
         first=np.cumsum([0, *source.own_lengths[order].tolist()], dtype=np.int64),
         rows=source.rows[order],
         follows=follows,

@@ -44,7 +44,7 @@ from .report import (
     report_run,
     resolve_checkpointing,
 )
-from .rows import RowDataset, Tokenizer, inspect_texts, preferences
+from .rows import RowDataset, RowReport, Tokenizer, inspect_texts, preferences
 from .split import pick_examples, split_rows, split_texts
 from .text import slice_parts, slice_texts
 
@@ -282,7 +282,7 @@ class _Making:
         notes = (*rows.notes, *preferences.describe_pairs(truncated.source, decided))
         report = SourceReport.of(source.name, rows.what, examples, notes, dataset.share, rows=figures)
         self.reports.append(report)
-        self.said += _dropped_rows_problem(too_long, source, truncated.too_long, self.rules)
+        self.said += _dropped_rows_problem(too_long, source, figures, self.rules)
 
     def add_validation(self, dataset: LoadedDataset) -> None:
         """Add a dataset of which all is validation data."""
@@ -294,7 +294,8 @@ class _Making:
             source, _ = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
             truncated = truncate_rows(source, self.rules.cutoff, too_long, self.context.tokenizer.bos)
             parts.append([truncated.source])
-            for finding in _dropped_rows_problem(too_long, rows.source, truncated.too_long, self.rules):
+            report = replace(rows.report, too_long=truncated.too_long)
+            for finding in _dropped_rows_problem(too_long, rows.source, report, self.rules):
                 self.said.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
         seed = settings.what.order_seed
         validation = Examples.join(Examples(part, pick_examples(part, share, seed)) for part in parts)
@@ -312,14 +313,15 @@ def _empty_split_problem(name: str) -> Finding:
 
 
 def _dropped_rows_problem(
-    too_long: str, source: RowSource, long_rows: int, rules: SlicingRules
+    too_long: str, source: RowSource, report: RowReport, rules: SlicingRules
 ) -> Iterator[Finding]:
-    count = len(source)
+    count, long_rows = len(source), report.too_long
+    exchanges = "turn on 'Split chats into exchanges', " if report.has_exchanges else ""
     if too_long == "drop" and long_rows > MAX_DROPPED_SHARE * count:
         yield problem(
             "too_long",
             f"{source.name}: {long_rows} of {count} rows ({100 * long_rows / count:.0f}%) "
             f"{plural(long_rows, 'is', 'are')} longer than the cutoff of {rules.cutoff} tokens. The longest row "
-            f"has {int(source.longest_sides.max())} tokens. Raise the cutoff, or choose what to do with these "
-            "rows under 'Rows over the cutoff'.",
+            f"has {int(source.longest_sides.max())} tokens. Raise the cutoff, {exchanges}or choose what to do "
+            "with these rows under 'Rows over the cutoff'.",
         )

@@ -226,7 +226,7 @@ class RowSettings:
     too_long: str = choice(
         "Rows over the cutoff",
         'What to do with rows that are longer than the cutoff. "Drop a few" stops the run if more than 5% of the '
-        "rows would be dropped.",
+        'rows would be dropped. "Split" divides a chat before user messages and repeats its system message.',
         {
             "drop": "Drop a few",
             "drop_any": "Drop any number",

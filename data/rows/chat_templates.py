@@ -115,6 +115,35 @@ class ChatRenderer:
             return rendered
         raise BadRowError(f"is rejected by {self.template.origin}: {reason}") from reason
 
+    def divisions(self, chat: Chat, text: str, turns: Sequence[Turn]) -> tuple[int, ...]:
+        """Where a long text is divided: where the beginning that every part gets ends, and where exchanges begin.
+
+        Empty for a chat of one exchange, and where a template writes the rest of a chat in another way than alone.
+        """
+        questions = chat.later_questions
+        if not questions:
+            return ()
+        replies = [number for number, message in enumerate(chat.messages) if message.role == "assistant"]
+        # From the end, because a greeting may be part of the system message.
+        ends = dict(zip(replies[::-1], [turn.end for turn in turns if turn.reply][::-1], strict=False))
+        starts = [
+            next((n for n in range(ends[number - 1], len(text)) if not text[n].isspace()), len(text))
+            for number in questions
+        ]
+        try:
+            rest, _ = ChatRenderer(self.template, self.specials)(chat.part(questions[0]), places=False)
+        except BadRowError:
+            return ()
+        rest, text = rest.rstrip(), text.rstrip()
+        same = len(text) - _common_prefix_length(rest[::-1], text[::-1])  # from here on, both are the same
+        # Where the system message is a part of the first question, it takes the place of a question's header.
+        header = max(same - starts[0], 0)
+        beginning = rest[: len(rest) - len(text) + starts[0] + header]
+        asked = text.find(chat.messages[questions[0]].content.strip(), starts[0])
+        if same > asked or not text.startswith(beginning):
+            return ()
+        return len(beginning), *(start + header for start in starts)
+
     def _render(self, chat: Chat, *, places: bool) -> tuple[str, Sequence[Turn]]:
         messages, fields = chat.messages, [message.fields for message in chat.messages]
         text = self.template.render(fields, chat.tools, opening=False)

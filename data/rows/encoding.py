@@ -80,6 +80,7 @@ class RowText(NamedTuple):
     # Where the prompt's own words end, and where the reply begins and ends, if they are limited. What is between
     # the two is of the format, and stays.
     parts: tuple[int, int, int] | None = None
+    divisions: tuple[int, ...] = ()  # of a chat: see ChatRenderer
     follows: bool = True  # no row was dropped between this one and the one before it
     contrast: RowText | None = None  # with the rejected reply
     desirable: bool | None = None
@@ -103,6 +104,7 @@ class RowReport:
     long_replies: int = 0
     nothing_learned: int = 0
     private: bool = False  # chats, of which no copy is kept or uploaded
+    has_exchanges: bool = False  # which 'Split chats into exchanges' would split
 
     def exclusion_counts(self) -> list[tuple[int, str]]:
         """The number of rows that are dropped or truncated, for each reason."""
@@ -126,19 +128,25 @@ class _EncodedRows:
 
     ids: list[Ids] = field(default_factory=list)
     flags: list[Flags] = field(default_factory=list)
+    begins: list[Flags] = field(default_factory=list)
     lengths: list[int] = field(default_factory=lambda: [0])
 
-    def add(self, batch: Sequence[tuple[Ids, Flags]]) -> None:
+    def add(self, batch: Sequence[tuple[Ids, Flags, Flags]]) -> None:
         if batch:  # as one array: one for each row would take more memory than the ids in it
-            self.ids.append(np.concatenate([ids for ids, _ in batch]))
-            self.flags.append(np.concatenate([flags for _, flags in batch]))
-            self.lengths += [len(ids) for ids, _ in batch]
+            self.ids.append(np.concatenate([ids for ids, _, _ in batch]))
+            self.flags.append(np.concatenate([flags for _, flags, _ in batch]))
+            self.begins.append(np.concatenate([begins for _, _, begins in batch]))
+            self.lengths += [len(ids) for ids, _, _ in batch]
 
     def arrays(self) -> tuple[Ids, Flags, Ints]:
         """All ids, all flags, and where each row begins."""
         ids = np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32)
         flags = np.concatenate(self.flags) if self.flags else np.zeros(0, bool)
         return ids, flags, np.cumsum(self.lengths, dtype=np.int64)
+
+    def all_begins(self) -> Flags:
+        begins = np.concatenate([np.zeros(0, bool), *self.begins])
+        return begins if begins.any() else begins[:0]
 
 
 @dataclass
@@ -160,7 +168,8 @@ class RowEncoder:
         rows, self.report.private = self.settings.rows, self.table.private
         self._compares = self.settings.preferences.compares
         self.renderer = ChatRenderer(self.tokenizer.chat_template, self.tokenizer.specials)
-        self._splits_chats = rows.split_exchanges and self.schema.kind == "chat" and not self._compares
+        is_chat = self.schema.kind == "chat" and not self._compares
+        self._splits_chats, self._divides = is_chat and rows.split_exchanges, is_chat and rows.too_long == "split"
         # Of a preference, only the replies are learned.
         marker, train_on = ("", "replies") if self._compares else (rows.train_only_after, rows.train_on)
         self._marker, self._train_on = marker, train_on
@@ -191,7 +200,8 @@ class RowEncoder:
             pair_ids += [row.pair_id for row in batch]
             self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
         places = np.array(numbers, np.int64), np.array(follows, bool)
-        source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode)
+        begins = rows.all_begins()
+        source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode, begins)
         if self._compares:
             source = replace(source, pair_ids=np.array(pair_ids, np.int64))
         if desirable:
@@ -270,12 +280,15 @@ class RowEncoder:
 
     def _to_text(self, number: int, content: Chat | FixedText) -> RowText | None:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
-        marker, train_on = self._marker, self._train_on
+        marker, train_on, divisions = self._marker, self._train_on, tuple[int, ...]()
         if isinstance(content, Chat):
             # Only where they are used: for some templates, finding the places takes two renderings per message.
             decides = any(message.learned is not None for message in content.messages)
             places = not marker and (decides or not self._learns_everything or any(self._limits))
-            text, turns = self.renderer(content, places=places)
+            self.report.has_exchanges |= bool(content.later_questions) and not self._compares
+            text, turns = self.renderer(content, places=places or self._divides)
+            if self._divides:
+                divisions = self.renderer.divisions(content, text, turns)
             needs_bos_eos = not self.tokenizer.chat_template.own
             if needs_bos_eos:
                 text = text.rstrip()
@@ -301,11 +314,11 @@ class RowEncoder:
                 return None
             reply = prompt_end + len(marker)
             parts = (prompt_end, reply, len(text))
-            return RowText(number, text, ((reply, len(text)),), (), needs_bos_eos, parts)
+            return RowText(number, text, ((reply, len(text)),), (), needs_bos_eos, parts, divisions)
         ignored = tuple((turn.start, turn.end) for turn in turns if turn.learned is False)
         limited = _find_parts(content, text, turns) if any(self._limits) else None
         if self._learns_everything:
-            return RowText(number, text, None, ignored, needs_bos_eos, limited)
+            return RowText(number, text, None, ignored, needs_bos_eos, limited, divisions)
         learned = [turn for turn in turns if turn.learned or (turn.reply and turn.learned is None)]
         if train_on == "last_reply":
             replies = [turn for turn in turns if turn.reply]
@@ -314,10 +327,10 @@ class RowEncoder:
             self.report.without_reply += 1
             return None
         spans = tuple((turn.start, turn.end) for turn in learned)
-        return RowText(number, text, spans, ignored, needs_bos_eos, limited)
+        return RowText(number, text, spans, ignored, needs_bos_eos, limited, divisions)
 
-    def _encode(self, row: RowText, encoded: EncodedText) -> tuple[Ids, Flags]:
-        """The ids of a row and their loss mask, with BOS and EOS exactly once where they belong."""
+    def _encode(self, row: RowText, encoded: EncodedText) -> tuple[Ids, Flags, Flags]:
+        """The ids of a row, their loss mask and its divisions, with BOS and EOS exactly once where they belong."""
         bos, eos, ids = self.tokenizer.bos, self.tokenizer.eos, encoded.ids
         mask: Flags = np.full(len(ids), row.spans is None)
         # The starts are in order. What the row says not to learn comes last, because it decides.
@@ -344,11 +357,14 @@ class RowEncoder:
             learns_eos = learns_eos and not any(stop >= last for _, stop in row.ignored_spans)
             ids = np.concatenate([ids, np.array([eos], np.int32)])
             mask = np.concatenate([mask, np.full(1, learns_eos)])
+        begins: Flags = np.zeros(len(ids), bool)
+        for place in row.divisions:  # a token that has the space before it, too, is the first one of its message
+            begins[max(int(np.searchsorted(encoded.starts, place, "right")) - 1, 0) + shift] = True
         if not any(self._limits):
-            return ids, mask
+            return ids, mask, begins
         if row.parts is None:
             self.without_parts += 1
-            return ids, mask
+            return ids, mask, begins
         # What the limits of prompt and reply leave.
         prompt_end, reply, reply_end = (int(np.searchsorted(encoded.starts, at)) + shift for at in row.parts)
         if row.needs_bos_eos:
@@ -363,7 +379,7 @@ class RowEncoder:
         if 0 < longest_reply < reply_end - reply:
             self.report.long_replies += 1
             keep[reply + longest_reply :] = False
-        return ids[keep], mask[keep]
+        return ids[keep], mask[keep], begins[keep]
 
 
 def _find_parts(content: Chat | FixedText, text: str, turns: Sequence[Turn]) -> tuple[int, int, int] | None:

@@ -29,7 +29,7 @@ MAX_LISTED = 10
 MAX_NAME = 60  # characters of a column's name in a note
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
-ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows")
+ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows", "all_begins")
 REJECTED = "rejected_"  # begins the names of the arrays of rejected replies
 
 
@@ -57,6 +57,7 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
             text_files.file_digest(path, name),
             name,
             repr(replace(rows, too_long="drop")),  # truncation comes after the cache
+            rows.too_long == "split",  # but where chats may be divided is found before
             context.settings.preferences.objective,
             (text.add_bos, text.add_eos != "never"),
             {} if is_plain else prompt_formats.load_templates(rows.format, folders),

@@ -55,15 +55,22 @@ class Chat:
     messages: tuple[Message, ...]
     tools: Sequence[Any] = ()
 
-    def exchanges(self) -> list[Chat]:
-        """Split into a chat for each question, the first with a greeting; each has system message and tools."""
-        system = self.messages[:1] if self.messages[0].role == "system" else ()
+    @property
+    def later_questions(self) -> list[int]:
+        """The numbers of the messages with which an exchange begins, without the first one."""
         roles = [message.role for message in self.messages]
         last_reply = max((n for n, role in enumerate(roles) if role == "assistant"), default=0)
         asked = roles.index("user") if "user" in roles else 0
-        starts = [n for n in range(asked + 1, last_reply) if roles[n - 1 : n + 1] == ["assistant", "user"]]
-        bounds = pairwise([len(system), *starts, len(roles)])
-        return [Chat((*system, *self.messages[start:end]), self.tools) for start, end in bounds]
+        return [n for n in range(asked + 1, last_reply) if roles[n - 1 : n + 1] == ["assistant", "user"]]
+
+    def part(self, start: int, end: int | None = None) -> Chat:
+        """Some of the messages, after the system message and with the tools."""
+        system = self.messages[:1] if self.messages[0].role == "system" else ()
+        return Chat((*system, *self.messages[max(start, len(system)) : end]), self.tools)
+
+    def exchanges(self) -> list[Chat]:
+        """Split into a chat for each question, the first with a greeting."""
+        return [self.part(*bounds) for bounds in pairwise([0, *self.later_questions, len(self.messages)])]
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def test_the_second_start_encodes_nothing(folders):
     [
         ({"train_on": "everything"}, ["book.txt"]),
         ({"add_bos": False}, ["book.txt"]),
+        ({"too_long": "split"}, ["book.txt"]),
         ({"format": "Q %instruction% A %output%"}, ["book.txt"]),
         ({"hard_cut": "Chapter"}, ["ferry-questions.json"]),
         ({"cutoff": 40}, ["ferry-questions.json"]),

@@ -6,7 +6,16 @@ import json
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.tests.rowing import LLAMA_3, LLAMA_3_TOKENS, chat, family, prepare_rows, with_template
+from training_pro.tests.rowing import (
+    FAMILIES,
+    LLAMA_3,
+    LLAMA_3_TOKENS,
+    chat,
+    family,
+    learned_text,
+    prepare_rows,
+    with_template,
+)
 
 CHATML = family("ChatML")
 MINE = '{"title,body": "# %title%\\n\\n%body%"}'
@@ -62,16 +71,33 @@ def test_rows_too_long_are_left_out_or_cut(tmp_path, way, count, begins, ends):
 
 
 def test_rows_too_long_are_split_into_pieces_that_begin_with_bos_where_the_row_does(tmp_path, place):
-    files, split = {"rows.json": [pair(words(300))]}, {"too_long": "split"}
+    files, split = {"rows.json": [chat("Hi", "No.", "Go on.", words(300), "Bye", "Now.")]}, {"too_long": "split"}
     (whole,) = prepare_rows(tmp_path / "whole", CHATML, files, cutoff=2048).examples
     pieces = list(prepare_rows(tmp_path / "split", CHATML, files, cutoff=128, **split).examples)
     for part in ("ids", "loss_mask"):
         joined = [value for piece in pieces for value in getattr(piece, part).tolist()]
         assert joined == getattr(whole, part).tolist()
+    assert learned_text(CHATML, pieces[0]) == "No.<|im_end|>" and "Hi" not in pieces[1].text
     adds_bos = with_template(place.host().card().tokenizer, LLAMA_3, LLAMA_3_TOKENS)
     examples = prepare_rows(tmp_path / "bos", adds_bos, files, cutoff=64, **split).examples
     assert {int(example.ids[0]) for example in examples} == {adds_bos.bos}
     assert max(len(example.ids) for example in examples) == 64
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_long_chat_is_split_into_pieces_that_are_as_their_exchanges_alone(tmp_path, name):
+    """The first one with the greeting, and all with the system message, which Mistral has in the question."""
+    tokenizer, contents = family(name), [f"{n} {words(20)}" for n in range(8)]
+    system, greeting = {"role": "system", "content": "Be."}, {"role": "assistant", "content": "A.", "train": False}
+    whole, first = ({"messages": [system, greeting, *chat(*c)["messages"]]} for c in (contents, contents[:4]))
+    files = {"a.json": [whole], "b.json": [first], "c.json": [chat(*contents[4:], system="Be.")]}
+    _, *alone = prepare_rows(tmp_path / "alone", tokenizer, files, cutoff="auto").examples
+    values = {"data": ["a.json"], "cutoff": max(len(example.ids) for example in alone) + 9, "too_long": "split"}
+    data = prepare_rows(tmp_path / "split", tokenizer, files, **values)
+    for piece, example in zip(data.examples, alone, strict=True):
+        assert piece.ids.tolist()[: len(example.ids)] == example.ids.tolist()
+        assert learned_text(tokenizer, piece) == learned_text(tokenizer, example)
+    assert (data.report.stops.stopping, data.report.stops.of) == (2, 2)
 
 
 def test_too_many_too_long_stop_a_run(tmp_path):
@@ -80,6 +106,9 @@ def test_too_many_too_long_stop_a_run(tmp_path):
     assert problem.startswith(
         "rows.json: 1 of 4 rows (25%) is longer than the cutoff of 64 tokens. The longest row"
     )
+    chats = [chat("Hi", "No."), chat("Hi", "No.", "Why?", words(200))]
+    (problem,) = prepare_rows(tmp_path / "chats", CHATML, {"a.json": chats}, cutoff=64).report.problems
+    assert "Raise the cutoff, turn on 'Split chats into exchanges', or choose" in problem
     data = prepare_rows(tmp_path / "b", CHATML, {"rows.json": rows}, cutoff=64, too_long="drop_any")
     assert (data.report.problems, len(data.examples)) == ((), 3)
     rows = [pair(), pair("No.", words(200))]
