@@ -221,7 +221,7 @@ class Action(NamedTuple):
 NOTES_HELP = "let --model take notes on it into --out, to train on: questions, rewordings, summaries and others"
 PAIRS_HELP = "write OUT.pairs.jsonl: the author of a text in training/datasets against what --model writes"
 EXAM_HELP = "let --model write an exam about it into --out; without --out, ask --model this exam, also with --lora"
-SPLIT_HELP = "write train.jsonl and validation.jsonl into the folder --out, without a leak between them"
+SPLIT_HELP = "write train and validation (.jsonl, or .txt of a text) into --out, without a leak between them"
 MAP_HELP = (
     "sort its rows by what they are about, with --model; of a map, write a share of each cluster with --keep"
 )

@@ -17,7 +17,6 @@ from .cleaning import Cleaned
 from .likeness import NOT_FOUND, SIMILARITY, Likeness, can_find_near_duplicates, exact_key, join_groups
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
 
-SPLIT_NAMES = ("train.jsonl", "validation.jsonl")
 DOCUMENT_COLUMNS = ("document_id", "doc_id", "article_id", "book_id", "page_id", "source_id", "url", "source_url")
 CONVERSATION_COLUMNS, _, MESSAGE_COLUMNS, PARENT_COLUMNS = json_rows.CONVERSATION_ID_COLUMNS
 MIN_PARTS = 10  # a text with fewer sections is split inside them
@@ -28,8 +27,9 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
     """Write the two files. What is nearly the same, or of one conversation or document, is in one of them."""
     if not 0 < share < 1:
         raise DataError(f"The validation part is {share:g}. It must be above 0 and below 1, such as 0.1.")
-    result = Cleaned()
-    with new_files(*(folder / name for name in SPLIT_NAMES)) as (training, validation):
+    result, ending = Cleaned(), ".txt" if dataset.is_text else ".jsonl"  # a run slices no rows
+    names = [f"train{ending}", f"validation{ending}"]
+    with new_files(*(folder / name for name in names)) as (training, validation):
         groups, sizes = _find_groups(dataset, result)
         if len(set(groups)) < 2:
             raise DataError(
@@ -40,9 +40,9 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
         held_out = choose_parts(groups, sizes, share, np.random.default_rng(seed))
         for file, is_wanted in ((training, False), (validation, True)):
             units = enumerate(_units(dataset))
-            write_records(file, SPLIT_NAMES[0], (unit for n, unit in units if (n in held_out) == is_wanted))
+            write_records(file, names[0], (unit for n, unit in units if (n in held_out) == is_wanted))
     result.kept = len(groups)
-    result.written = dict(zip(SPLIT_NAMES, (len(groups) - len(held_out), len(held_out)), strict=True))
+    result.written = dict(zip(names, (len(groups) - len(held_out), len(held_out)), strict=True))
     return result
 
 

@@ -126,7 +126,7 @@ class DataTab:
         with gr.Row():
             options: dict[str, Any] = {"minimum": 0, "maximum": 1, "info": "0.1 keeps a tenth for validation."}
             self._share = gr.Number(0.1, label="Validation share", elem_id="tp-workshop-share", **options)
-            info = "A new folder in training/datasets, for train.jsonl and validation.jsonl."
+            info = "A new folder in training/datasets, for train and validation (.jsonl, or .txt of a text)."
             self._folder = text_box("Folder", info, "workshop-folder")
             self._form = gr.Dropdown(list(FORMS.items()), value="", label="Form", elem_id="tp-workshop-form")
             info = "A new .jsonl in training/datasets, with all rows in this form."
@@ -215,22 +215,21 @@ class DataTab:
                 job.log.append(Stage(text=f"Reading {path.name}: {records:,} records"))
 
             dataset = workshop.Dataset(path, report=report)
+            said = (
+                f"{name} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
+            )
             match step, out:
                 case "look", _:
                     found.append(workshop.look_at(dataset, recipe, refusals))
                 case "split", Path():
-                    found.append(workshop.split_dataset(dataset, float(inputs[self._share] or 0), 42, out))
+                    result = workshop.split_dataset(dataset, float(inputs[self._share] or 0), 42, out)
+                    found.append(result)
+                    training, validation = (f"{name}/{file}" for file in result.written)
+                    said = f"A run takes {training} as Dataset and {validation} as Evaluation dataset."
                 case "convert", Path():
                     found.append(workshop.convert_dataset(dataset, inputs[self._form] or None, out))
                 case _:
                     found.append(workshop.clean_dataset(dataset, recipe, refusals, out))
-            said = (
-                f"{name} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
-            )
-            if step == "split":
-                said = (
-                    f"A run takes {name}/train.jsonl as Dataset and {name}/validation.jsonl as Evaluation dataset."
-                )
             return JobEnded(outcome="finished", text=said)
 
         options: dict[str, Any] = {"on_model": False, "writes": out is not None}

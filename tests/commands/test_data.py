@@ -200,7 +200,8 @@ def test_a_text_is_split_by_sections_and_one_without_any_inside(shop):
         shop.write("book.txt", text=gap.join(paragraphs))
         name = f"parts{len(gap)}"
         shop.run("split", "book.txt", "--out", name, "--validation", 0.2)
-        sides = [[row["text"] for row in shop.read(f"{name}/{side}.jsonl")] for side in ("train", "validation")]
+        files = (shop.datasets / name / f"{side}.txt" for side in ("train", "validation"))
+        sides = [file.read_text(encoding="utf-8").strip().split("\n\n\n") for file in files]
         found = [paragraph for side in sides for text in side for paragraph in text.split("\n\n")]
         assert (
             sorted(found) == sorted(paragraphs) and 0.1 < len("".join(sides[1])) / len("".join(paragraphs)) < 0.3

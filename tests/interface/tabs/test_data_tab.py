@@ -62,6 +62,9 @@ def test_a_dataset_is_split_and_converted(page, folders):
     shown = page.press("workshop-split")
     assert "train.jsonl: " in shown["workshop-found"] and "parts/train.jsonl as Dataset" in shown["workshop-said"]
     assert {path.name for path in (folders.datasets / "parts").iterdir()} == {"train.jsonl", "validation.jsonl"}
+    (folders.datasets / "book.txt").write_text("One.\n\nTwo.\n\nThree.\n\nFour.", encoding="utf-8")
+    said = page.press("workshop-split", workshop_name="book.txt", workshop_folder="texts")["workshop-said"]
+    assert "texts/train.txt as Dataset and texts/validation.txt as Evaluation dataset." in said
     assert "Enter a name under Folder." in page.press("workshop-split", workshop_folder="")["workshop-said"]
 
 
