@@ -102,7 +102,8 @@ def load_format_schema(
         return templates[max(candidates, key=len)].fill(filled)
 
     has_replies = any(template.reply is not None for template in templates.values())
-    return RowSchema("format", f"{name}, which you chose under Data format", (), read, has_replies)
+    takes_system = any("system" in columns for columns in templates)
+    return RowSchema("format", f"{name}, which you chose under Data format", (), read, has_replies, takes_system)
 
 
 def parse_format(
@@ -228,7 +229,8 @@ def detect_prompt_style(
         filled = template.fill(dict.fromkeys(columns, "") | {"system": system, question: PLACEHOLDER})
         before, placeholder, after = filled.text[: filled.reply].partition(PLACEHOLDER)
         if placeholder:
-            styles.append(PromptStyle("format", name, before, after, before, bos, system))
+            own = system if "system" in columns else ""
+            styles.append(PromptStyle("format", name, before, after, before, bos, own))
     # With the user's system message, or without one where the template refuses it.
     chats = (chat_prompt_style(tokenizer, bos, each) for each in (system, ""))
     styles += [style for style in chats if style is not None][:1]

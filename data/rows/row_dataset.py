@@ -208,8 +208,8 @@ def _notes(encoder: RowEncoder) -> Iterator[str]:
             f"The template does not support system messages, so in {count} {plural(count, 'row')} the system "
             "message is added to the start of the first user message."
         )
-    if schema.kind == "text" and rows.system:
-        yield "The system message is not used because the rows are plain text."
+    if rows.system and not schema.takes_system:
+        yield "The system message is not used because the texts of these rows have no place for it."
     if count := report.without_marker:
         do, were = plural(count, "row does", "rows do"), plural(count, "was", "were")
         yield f"{count} {do} not contain {rows.train_only_after!r} and {were} dropped."

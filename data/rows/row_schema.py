@@ -94,6 +94,7 @@ class RowSchema:
     columns: tuple[str, ...]  # that hold its texts, where it names them
     read: Callable[[Mapping[str, Any]], Chat | FixedText]  # raises BadRowError where a row can't be read
     has_replies: bool = True
+    takes_system: bool = True  # whether its texts have a place for a system message
 
 
 def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str = "auto") -> RowSchema:
@@ -137,7 +138,7 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
             if names[0] in lists:
                 return _chat_schema(names, system, f"chats in {listed}")
             reason = f"prompts and completions in {listed}, joined without changes"
-            return RowSchema("completion", reason, names, partial(_read_completion, *names))
+            return RowSchema("completion", reason, names, partial(_read_completion, *names), takes_system=False)
     pair = find_pair(columns)
     if pair:
         return _answer_schema(pair, columns, system)
@@ -163,7 +164,7 @@ def _detect(rows: Sequence[Row], name: str, system: str, columns: Mapping[str, s
 
 
 def _text_schema(column: str, reason: str) -> RowSchema:
-    return RowSchema("text", reason, (column,), lambda row: FixedText(_required_text(row, column)), False)
+    return RowSchema("text", reason, (column,), lambda row: FixedText(_required_text(row, column)), False, False)
 
 
 def _read_completion(prompt: str, completion: str, row: Mapping[str, Any]) -> FixedText:

@@ -6,6 +6,9 @@ import json
 
 import pytest
 from training_pro.core.errors import DataError
+from training_pro.data.rows import detect_prompt_style
+from training_pro.settings.parsing import training_settings
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import (
     FAMILIES,
     LLAMA_3,
@@ -166,6 +169,15 @@ def test_formats_of_columns(tmp_path, format, row, text):
     name = "mine" if format.startswith("{") else format
     data = prepare_rows(tmp_path, CHATML, files, data=["r.json"], format=name)
     assert data.examples[0].text == f"{text}<|im_end|>"
+
+
+@pytest.mark.parametrize(("format", "used"), [("alpaca-format", ""), ("ChatML-format", "Be."), ("auto", "")])
+def test_a_system_message_that_has_no_place_is_noted_and_no_part_of_the_prompt(tmp_path, format, used):
+    row, values = {"prompt": "Hi", "completion": "No."}, {"format": format, "system": "Be."}
+    data = prepare_rows(tmp_path / "a", CHATML, {"a.json": [row]}, **values)
+    settings = training_settings({"name": "a", "data": ["a.json"], **values})
+    assert detect_prompt_style(settings, make_folders(tmp_path / "b"), CHATML, data.examples).system == used
+    assert any("system message is not used" in each for each in data.report.sources[0].notes) == (not used)
 
 
 @pytest.mark.parametrize("mine", ["[", "[]", "{}", '{"a": 5}', '{"a": "no place"}', None])
