@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,8 +20,12 @@ from ...settings.definitions import TrainingSettings
 from .chat_logs import SYSTEM_MESSAGES, THOUGHTS, TOOL_MESSAGES, ConversationError, Turn, as_list, expect, to_table
 from .json_rows import Row, Table, describe_value
 
+# What ChatGPT shows as a name, ["people", "Ada Lovelace", ...], and as the text of a link.
+SHOWN = re.compile(
+    '\ue200(?:entity\ue202\\["[^"]*", *"([^"\\\\]*)"|url\ue202([^\ue200-\ue202]*))[^\ue200\ue201]*\ue201'
+)
 # Only the program that made these marks can show them.
-CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】")
+CITATION = re.compile(" ?(?:\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】)")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
 TOOL_PARTS = ("tool_use", "tool_result")
 ReadMessages: TypeAlias = Callable[[Mapping[str, Any], Counter[str]], Iterator[tuple[str, str]]]
@@ -38,7 +43,7 @@ def _join_turns(read: ReadMessages, row: Row, left_out: Counter[str]) -> Iterato
     """A conversation in which successive messages of the same role are one."""
     turns = list[dict[str, Any]]()
     for role, text in read(row.columns, left_out):
-        cleaned, citations = CITATION.subn("", text)
+        cleaned, citations = CITATION.subn("", SHOWN.sub(r"\1\2", text))
         left_out["citation marks"] += citations
         if not cleaned.strip():
             left_out["empty messages"] += 1
@@ -98,8 +103,10 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
             kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in content]
             left_out[THOUGHTS] += kinds.count("thinking")
             left_out[TOOL_MESSAGES] += sum(map(kinds.count, TOOL_PARTS))
-            parts = [p for p, kind in zip(content, kinds, strict=True) if kind not in ("thinking", *TOOL_PARTS)]
-            text = _join_parts(parts, left_out)
+            # A text with sources has several parts. What Claude says before and after a search are two texts.
+            runs = groupby(zip(kinds, content, strict=True), lambda part: part[0] in ("thinking", *TOOL_PARTS))
+            said = [_join_parts([part for _, part in run], left_out) for is_dropped, run in runs if not is_dropped]
+            text = "\n\n".join(filter(None, map(str.strip, said)))
         elif not isinstance(text, str):  # without parts, the text that is displayed for it
             raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
         yield SENDER_ROLES[sender], text

@@ -192,6 +192,10 @@ def node(parent: str | None, role: str = "", *parts: Any, **fields: Any) -> dict
     return {"parent": parent, "message": message, "children": []}
 
 
+ENTITY = '\ue200entity\ue202["knot", "knot", 0]\ue201'
+LINK = "\ue200url\ue202loop\ue202https://example.org\ue201"
+
+
 def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
     """A conversation with an abandoned branch, a tool, a picture and thoughts."""
     mapping = {
@@ -203,7 +207,7 @@ def chatgpt(last: str = "e", **nodes: Any) -> dict[str, Any]:
         "t": node("a", "assistant", content={"content_type": "thoughts", "thoughts": []}),
         "c": node("t", "assistant", "search('bowline')", recipient="web"),
         "u": node("c", "tool", "Results."),
-        "d": node("u", "assistant", "A knot\ue200cite\ue202turn0\ue201 with a loop."),
+        "d": node("u", "assistant", f"A {ENTITY} \ue200cite\ue202turn0\ue201 with a {LINK}."),
         "e": node("d", "assistant", "It does not slip."),
         **nodes,
     }
@@ -245,7 +249,7 @@ def test_the_branch_that_ends_in_the_current_node(tmp_path):
 def test_claude(tmp_path):
     question = claude_message("human", text_part("What is a bowline?"), attachments=[{"extracted_content": "..."}])
     thought, tool_use = {"type": "thinking", "thinking": "Hm."}, {"type": "tool_use", "input": {}}
-    parts = [thought, text_part("A knot with a loop."), tool_use, text_part("\n\nIt does not slip.")]
+    parts = [thought, text_part("A knot with a loop."), tool_use, text_part("It does "), text_part("not slip.")]
     answer = claude_message("assistant", *parts)
     [row] = read_rows(tmp_path, [claude_conversation(question, answer)])
     assert row.columns == {"messages": BOTH}
