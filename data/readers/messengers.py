@@ -34,12 +34,13 @@ WHATSAPP_LINE = re.compile(
     re.IGNORECASE,
 )
 YEAR_FIRST, MONTH_FIRST, DAY_FIRST = (0, 1, 2), (2, 0, 1), (2, 1, 0)  # places of year, month and day
-# What stands in place of an attachment or a deleted message. On iOS, WhatsApp's own words begin with U+200E.
+# What stands for an attachment, a deleted message or a call, or after an edited text. On iOS, WhatsApp's own words
+# begin with U+200E.
 FILE_KINDS = "jpe?g|png|webp|gif|mp4|3gp|opus|m4a|mp3|aac|pdf|docx?|xlsx?|pptx?|vcf|zip|txt"
 OMITTED = re.compile(
     "\u200e<[^<>\n]*>|^\u200e.*$"
-    rf"|^<\w+ [^<>\n]{{2,60}}>$|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
-    r"|^(?:null|This message was deleted\.?|You deleted this message\.?)$",
+    rf"|(?:^| )<[^\W\d]+ [^<>=\"\n]{{2,60}}>$|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
+    r"|^(?:null|This message was deleted\.?|You deleted this message\.?|Missed (?:voice|video) call)$",
     re.MULTILINE | re.IGNORECASE,
 )
 DISCORD_TALK = ("Default", "Reply", "0", "19")  # older versions write numbers; the rest are notices of Discord

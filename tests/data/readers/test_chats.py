@@ -331,13 +331,14 @@ def test_whatsapp_in_the_forms_of_its_countries(tmp_path, form):
         f"{at}Jo Berg: Fine \u200e<This message was edited>",
         f"{later}Jo Berg: IMG-1.jpg (file attached)",
         "Look",
-        f"{later}~\u202fMaren: Nice",
+        f"{later}~\u202fMaren: Nice <Mensagem editada>",
+        f"{later}Jo Berg: Missed voice call",
     ]
     path = write(tmp_path / "WhatsApp Chat with Maren.txt", "\r\n".join(lines))
     assert row_files.is_row_file(path)
     talk = messages("Hi Maren", "Hello: Jo!\nHow are you?", "Fine")
     assert conversations(path) == [talk, messages("Look", "Nice")]
-    assert counts(path) == {"system messages": 1, "attachments and deleted messages": 4}
+    assert counts(path) == {"system messages": 1, "attachments and deleted messages": 6}
     hidden = conversations(path, chat_names=True)[0]
     assert [message["content"] for message in hidden][:2] == ["Hi Person 2", "Hello: Person 1!\nHow are you?"]
 
