@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...core.errors import DataError
+from ...train_utils import format_count
 from . import text_files
 from .reader_process import BINARY
 
@@ -106,10 +107,20 @@ def read_json(path: Path, name: str) -> Table:
         raise DataError(f"{name} {_limit_problem(error)}") from error
     if not isinstance(value, dict):
         raise DataError(f"{name} contains {describe_value(value)}. It must contain a JSON array of rows.")
+    card = value["data"] if isinstance(value.get("data"), dict) else value
+    if {"first_mes", "mes_example"} <= card.keys():
+        raise DataError(
+            f"{name} is a character card. It has no replies to train on. Choose chats with the character instead."
+        )
     # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
-    found = [value]
+    found: list[Any] = [value]
     if not find_program(value):
-        found = max(_find_lists(value, MAX_LIST_DEPTH), key=len, default=[])
+        place, found = max(_find_lists(value, MAX_LIST_DEPTH), key=lambda each: len(each[1]), default=("", []))
+        if found and _is_row(value, found):
+            found = [value]
+        elif found and [*value] != [place]:
+            entries = format_count(len(found), "entry", "entries")
+            notes = (*notes, f"Training PRO reads only '{place}' ({entries}) of {name}.")
         # Columns as pandas writes them: lists of equal length, or objects with the same keys.
         columns = list(value.values())
         if columns and all(isinstance(column, dict) for column in columns):
@@ -234,16 +245,25 @@ def find_program(columns: Mapping[str, Any]) -> str:
     return next((program for program, needed in EXPORT_COLUMNS.items() if needed <= columns.keys()), "")
 
 
-def _find_lists(node: Mapping[str, Any], depth: int) -> Iterator[list[Any]]:
-    """Lists of objects at any depth, but not the messages of a single chat."""
-    for value in node.values():
+def _find_lists(node: Mapping[str, Any], depth: int, above: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Lists of objects at any depth, and where they are, but not the messages of a single chat."""
+    for key, value in node.items():
         if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
             if not _is_chat(value):
-                yield value
+                yield above + key, value
         elif isinstance(value, dict) and depth:
-            yield from _find_lists(value, depth - 1)
+            yield from _find_lists(value, depth - 1, f"{above}{key}.")
         elif isinstance(value, list) and value and all(isinstance(v, list) and _is_chat(v) for v in value):
-            yield value
+            yield above + key, value
+
+
+def _is_row(value: Mapping[str, Any], entries: Sequence[Any]) -> bool:
+    """Whether an object with a list of entries is a row itself: a question with its answer, a chat, or a text."""
+    texts = {key.lower(): each for key, each in value.items() if isinstance(each, str)}
+    chats = {key.lower() for key, each in value.items() if isinstance(each, list) and _is_chat(each)}
+    # A shorter text is the title of a document whose parts are the entries.
+    length = max((len(texts[name]) for name in TEXT_COLUMNS if name in texts), default=0)
+    return bool(find_pair(texts) or chats.intersection(CHAT_COLUMNS) or length > len(str(entries[0])))
 
 
 def _is_chat(values: list[Any]) -> bool:

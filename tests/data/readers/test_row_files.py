@@ -17,22 +17,32 @@ PAIR = {"instruction": "a", "output": "b"}
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
+STORY = {"text": "A long story. " * 9, "authors": [{"name": "Jo"}, {"name": "Al"}]}
+SOURCED, TOOLED = {**PAIR, "sources": [{"url": "c"}]}, {"messages": TALK, "tools": [{"name": "c"}]}
+
+
 @pytest.mark.parametrize(
-    ("value", "columns"),
+    ("value", "columns", "only"),
     [
-        ([PAIR, PAIR], [PAIR, PAIR]),
-        ({"version": 1, "data": {"train": [PAIR, PAIR], "extra": [{"x": 1}]}}, [PAIR, PAIR]),
-        ({"instruction": ["a", "a"], "output": ["b", "b"]}, [PAIR, PAIR]),
-        ({"instruction": {"0": "a", "1": "a"}, "output": {"0": "b", "1": "b"}}, [PAIR, PAIR]),
-        (["one"], [{"text": "one"}]),
-        ([TALK], [{"messages": TALK}]),
-        ({"messages": TALK}, [{"messages": TALK}]),
+        ([PAIR, PAIR], [PAIR, PAIR], ""),
+        ({"data": [PAIR, PAIR]}, [PAIR, PAIR], ""),
+        ({"version": 1, "data": {"train": [PAIR, PAIR], "extra": [{"x": 1}]}}, [PAIR, PAIR], "data.train"),
+        ({"instruction": ["a", "a"], "output": ["b", "b"]}, [PAIR, PAIR], ""),
+        ({"instruction": {"0": "a", "1": "a"}, "output": {"0": "b", "1": "b"}}, [PAIR, PAIR], ""),
+        (["one"], [{"text": "one"}], ""),
+        ([TALK], [{"messages": TALK}], ""),
+        ({"messages": TALK}, [{"messages": TALK}], ""),
+        (STORY, [STORY], ""),
+        (SOURCED, [SOURCED], ""),
+        (TOOLED, [TOOLED], ""),
+        ({"story": "Lamps", "parts": [{"text": "It was late."}]}, [{"text": "It was late."}], "parts"),
     ],
 )
-def test_json_has_its_rows_at_any_depth(tmp_path, value, columns):
+def test_json_has_its_rows_at_any_depth(tmp_path, value, columns, only):
     table, rows = read_table(write(tmp_path / "a.json", json.dumps(value)))
     assert [dict(row.columns) for row in rows] == columns
-    assert ([row.number for row in rows], table.unit, table.notes) == ([*range(1, len(rows) + 1)], "row", ())
+    assert ([row.number for row in rows], table.unit) == ([*range(1, len(rows) + 1)], "row")
+    assert [note.split("'")[1] for note in table.notes] == [only] * bool(only)
 
 
 def test_lines_have_the_numbers_of_the_file(tmp_path):
@@ -67,6 +77,7 @@ def test_an_array_and_lines_with_the_suffix_of_the_other_are_read_with_a_note(tm
         ("5", "a.json contains a number (5). It must contain a JSON array of rows."),
         (b"\x00" * 5000, "a.json is not text"),
         ('[{"a": "b"}] [{"a": "c"}]', "extra data. Put keys"),
+        ('{"data": {"first_mes": "a", "mes_example": "", "book": [{"text": "b"}]}}', "is a character card."),
     ],
 )
 def test_json_that_cannot_be_read(tmp_path, content, message):
