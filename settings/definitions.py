@@ -265,14 +265,14 @@ class RowSettings:
     )
     chat_side: str = choice(
         "Chat side",
-        "Whose messages the model learns to write, in chats from TextGen, SillyTavern, WhatsApp, and Discord.",
+        "Whose messages the model learns to write, in chats from TextGen, SillyTavern, and messengers.",
         {"character": "The character, or the other people", "user": "Mine"},
     )
     chat_user: str = text(
         "",
         "My name in chats",
-        "Your name in exports of WhatsApp and Discord, which do not say which messages are yours. If the file is "
-        "named after the other person, leave this empty. In chats with a character, it replaces {{user}}.",
+        "Your name in exports of messengers, which do not say which messages are yours. If the chat is named "
+        "after the other person, leave this empty. In chats with a character, it replaces {{user}}.",
     )
     chat_context: bool = boolean(
         True,
@@ -283,8 +283,8 @@ class RowSettings:
     chat_names: bool = boolean(
         False,
         "Replace names",
-        "In exports of WhatsApp and Discord, replace the name of each person with Person 1, Person 2, and so on, "
-        "also inside messages. Names of people who wrote nothing stay.",
+        "In exports of messengers, replace the name of each person with Person 1, Person 2, and so on, also "
+        "inside messages. Names of people who wrote nothing stay.",
     )
 
 

@@ -86,7 +86,7 @@ def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterato
         elif "parts" not in content:  # thoughts, a user's profile, code that is run
             left_out[THOUGHTS if role == "assistant" else SYSTEM_MESSAGES] += 1
         else:
-            yield role, _join_parts(expect(list, content["parts"], f"'parts' in '{node_id}'"), left_out)
+            yield role, join_parts(expect(list, content["parts"], f"'parts' in '{node_id}'"), left_out)
 
 
 def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -105,14 +105,14 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
             left_out[TOOL_MESSAGES] += sum(map(kinds.count, TOOL_PARTS))
             # A text with sources has several parts. What Claude says before and after a search are two texts.
             runs = groupby(zip(kinds, content, strict=True), lambda part: part[0] in ("thinking", *TOOL_PARTS))
-            said = [_join_parts([part for _, part in run], left_out) for is_dropped, run in runs if not is_dropped]
+            said = [join_parts([part for _, part in run], left_out) for is_dropped, run in runs if not is_dropped]
             text = "\n\n".join(filter(None, map(str.strip, said)))
         elif not isinstance(text, str):  # without parts, the text that is displayed for it
             raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
         yield SENDER_ROLES[sender], text
 
 
-def _join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
+def join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:
     """The texts among the parts of a message, transcripts included; the rest is counted."""
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     strings = [text for text in texts if isinstance(text, str)]

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -56,7 +57,10 @@ EXPORT_COLUMNS = {
     "older TextGen": {"data", "data_visible"},
     "SillyTavern": {"is_user", "mes"},
     "Discord": {"guild", "channel", "messages"},
+    "Telegram": {"messages", "date_unixtime"},
+    "Messenger or Instagram": {"messages", "sender_name", "timestamp_ms"},
 }
+FIRST_ROWS = 20  # that show which program has exported them
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
 ENDS_TOO_EARLY = "ends too early"
@@ -114,8 +118,10 @@ def read_json(path: Path, name: str) -> Table:
         )
     # The object is a row itself, or holds the rows: as its longest list, or as columns of equal length.
     found: list[Any] = [value]
-    if not find_program(value):
-        place, found = max(_find_lists(value, MAX_LIST_DEPTH), key=lambda each: len(each[1]), default=("", []))
+    if not find_program([value]):
+        # Of an account at Telegram, the list of contacts may be longer than that of chats.
+        lists = _find_lists(value, MAX_LIST_DEPTH)
+        place, found = max(lists, key=lambda each: (find_program(each[1]) != "", len(each[1])), default=("", []))
         if found and _is_row(value, found):
             found = [value]
         elif found and [*value] != [place]:
@@ -240,9 +246,16 @@ def _limit_problem(error: Exception) -> str:
     return "is nested too deeply." if is_deep else "contains a number with thousands of digits."
 
 
-def find_program(columns: Mapping[str, Any]) -> str:
-    """The program that exports such a row, as a conversation or a part of one; or nothing."""
-    return next((program for program, needed in EXPORT_COLUMNS.items() if needed <= columns.keys()), "")
+def find_program(rows: Iterable[Any]) -> str:
+    """The program that exports such rows, as conversations or parts of one; or nothing."""
+    for row in islice((row for row in rows if isinstance(row, Mapping)), FIRST_ROWS):
+        names, messages = set(row), row.get(MESSAGES_COLUMN)
+        if isinstance(messages, list) and messages and isinstance(messages[0], dict):
+            names |= messages[0].keys()  # by which a messenger's chats differ from others
+        for program, needed in EXPORT_COLUMNS.items():
+            if needed <= names:
+                return program
+    return ""
 
 
 def _find_lists(node: Mapping[str, Any], depth: int, above: str = "") -> Iterator[tuple[str, list[Any]]]:

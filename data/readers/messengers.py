@@ -1,9 +1,11 @@
-"""Chats in exports of WhatsApp and DiscordChatExporter, as conversations between me and the others.
+"""Chats in exports of messengers, as conversations between me and the others; Discord's by DiscordChatExporter.
 
     WhatsApp    [12.03.24, 18:22:11] Maren: text    or    12/03/2024, 6:22 PM - Maren: text
     Discord     guild, channel: {name}, messages: [{type, timestamp, content, author: {name, nickname, isBot}}]
+    Telegram    name, messages: [{type, date_unixtime, from, text: "a" or ["a", {text}]}], or chats: {list: [...]}
+    Messenger   title, messages: [{sender_name, timestamp_ms, content}], the newest first; Instagram's are the same
 
-Neither says which of the people is me.
+None of them says which of the people is me.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ from ...core.errors import DataError
 from ...settings.definitions import TrainingSettings
 from ...train_utils import format_count
 from . import chat_logs, text_files
+from .chat_exports import join_parts
 from .chat_logs import ChatMessage, ConversationError, Turn, as_list, expect, make_conversation, to_table
 from .json_rows import Row, Table
 
@@ -44,6 +48,8 @@ OMITTED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 DISCORD_TALK = ("Default", "Reply", "0", "19")  # older versions write numbers; the rest are notices of Discord
+META_MEDIA = {"photos", "videos", "audio_files", "files", "gifs", "sticker", "share"}
+META_NOTICE = re.compile(r"Liked a message|Reacted .+ to your message ?")
 
 
 class Post(NamedTuple):
@@ -107,15 +113,17 @@ def read_whatsapp(path: Path, name: str, settings: TrainingSettings) -> Table:
     return to_table(file, "a chat from WhatsApp", read, settings)
 
 
-def unpack_discord(table: Table, path: Path, settings: TrainingSettings) -> Table:
-    """Channels and direct messages that DiscordChatExporter has exported."""
+def unpack_chats(program: str, table: Table, path: Path, settings: TrainingSettings) -> Table:
+    """The chats in a file of JSON, one in each row."""
+    several = len(list(islice(table.rows(), 2))) > 1
 
     def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
-        posts, channel = list(_read_discord(row.columns, left_out)), row.columns.get("channel")
-        title = f"{path.stem} {channel.get('name')}" if isinstance(channel, dict) else path.stem
-        yield from _conversations(posts, table.name, title, settings, left_out)
+        posts, channel = list(READ_POSTS[program](row.columns, left_out)), row.columns.get("channel")
+        names = [channel.get("name")] if isinstance(channel, dict) else [row.columns.get("name")]
+        title = " ".join(str(each or "") for each in (path.stem, *names, _decoded(row.columns.get("title") or "")))
+        yield from _conversations(posts, table.name, title, settings, left_out, several=several)
 
-    return to_table(table, "a chat from Discord", read, settings)
+    return to_table(table, f"a chat from {program}", read, settings)
 
 
 def _read_discord(export: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Post]:
@@ -135,21 +143,86 @@ def _read_discord(export: Mapping[str, Any], left_out: Counter[str]) -> Iterator
             yield Post(name.strip(), text.strip(), at, author.get("isBot") is True)
 
 
+def _read_telegram(chat: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Post]:
+    for number, message in enumerate(expect(list, chat.get("messages"), "'messages'"), start=1):
+        if expect(dict, message, f"message {number}").get("type") != "message":
+            left_out[chat_logs.SYSTEM_MESSAGES] += 1
+            continue
+        # An account that was deleted has only an id.
+        name, text = message.get("from") or message.get("from_id"), message.get("text")
+        if not isinstance(name, str):
+            raise ConversationError(f"message {number} has no name under 'from'.")
+        left_out["attachments"] += not {"photo", "file", "media_type"}.isdisjoint(message)
+        text = join_parts(text if isinstance(text, list) else [text], left_out).strip()
+        if "forwarded_from" in message:  # somebody else's words
+            left_out["forwarded messages"] += 1
+        elif text:
+            yield Post(name.strip(), text, _seconds(message.get("date_unixtime")))
+
+
+def _read_messenger(chat: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Post]:
+    for number, message in enumerate(reversed(expect(list, chat.get("messages"), "'messages'")), start=1):
+        name = expect(dict, message, f"message {number} from the end").get("sender_name")
+        if not isinstance(name, str):
+            raise ConversationError(f"message {number} from the end has no 'sender_name'.")
+        text, share = _decoded(message.get("content") or "").strip(), message.get("share")
+        if "call_duration" in message or META_NOTICE.fullmatch(text):
+            left_out[chat_logs.SYSTEM_MESSAGES] += 1
+            continue
+        left_out["attachments"] += not META_MEDIA.isdisjoint(message)
+        # A link that somebody wrote is in the text. Otherwise the text says only that something was shared.
+        is_said = not isinstance(share, dict) or str(share.get("link")) in text
+        if text and is_said:
+            yield Post(_decoded(name).strip(), text, _seconds(message.get("timestamp_ms")) / 1000)
+
+
+READ_POSTS: Mapping[str, Callable[[Mapping[str, Any], Counter[str]], Iterator[Post]]] = {
+    "Discord": _read_discord,
+    "Telegram": _read_telegram,
+    "Messenger or Instagram": _read_messenger,
+}
+
+
+def _decoded(text: Any) -> str:
+    """A text of Meta, which writes each byte of UTF-8 as a character."""
+    try:
+        return str(text).encode("latin-1").decode()
+    except UnicodeError:
+        return str(text)
+
+
+def _seconds(value: Any) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
+
+
 def _conversations(
-    posts: Sequence[Post], name: str, title: str, settings: TrainingSettings, left_out: Counter[str]
+    posts: Sequence[Post],
+    name: str,
+    title: str,
+    settings: TrainingSettings,
+    left_out: Counter[str],
+    *,
+    several: bool = False,
 ) -> Iterator[list[Turn]]:
     """The conversations of a chat, which are divided by long pauses."""
     my_name = settings.rows.chat_user.strip()
     people = Counter(post.name for post in posts if not post.bot)
+    named_after = {person for person in people if person.casefold() in title.casefold()}
     mine = {person for person in people if person.casefold() == my_name.casefold()}
     if len(people) > 1:  # among people, a bot plays music or rolls dice
         left_out["messages of bots"] += len(posts) - people.total()
         posts = [post for post in posts if not post.bot]
         # A chat of two is named after the other one: "WhatsApp Chat with Maren.txt".
         if not my_name and len(people) == 2:
-            mine = {person for person in people if person.casefold() not in title.casefold()}
+            mine = people.keys() - named_after
     elif not my_name and people.total() < len(posts):  # I talk with a bot
         mine = set(people)
+    if not mine and (my_name or not people) and (several or people.keys() == named_after):
+        yield []  # I wrote nothing in this one of my chats
+        return
     if len(mine) != 1:
         problem = f"has no messages of {my_name!r}" if my_name else "does not say who you are"
         listed = ", ".join(f"{who} ({format_count(count, 'message')})" for who, count in people.most_common(10))

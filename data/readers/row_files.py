@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 from ...core.errors import DataError
@@ -20,14 +20,13 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
     ".tsv": csv_rows.read_table,
 }
 DEFAULTS = TrainingSettings()
-FIRST_ROWS = 20  # that show which program has exported them
 EXPORTS: Mapping[str, Callable[[Table, Path, TrainingSettings], Table]] = {
     "ChatGPT": chat_exports.unpack_chatgpt,
     "Claude": chat_exports.unpack_claude,
     "TextGen": chat_logs.unpack_textgen,
     "older TextGen": chat_logs.unpack_textgen,
     "SillyTavern": chat_logs.unpack_sillytavern,
-    "Discord": messengers.unpack_discord,
+    **{program: partial(messengers.unpack_chats, program) for program in messengers.READ_POSTS},
 }
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 SUFFIXES = (*READERS, ".parquet", *DATABASE_SUFFIXES, ".sql")
@@ -60,6 +59,5 @@ def read_table(path: Path, name: str, columns: Columns, settings: TrainingSettin
     table = READERS[suffix](path, name)
     if suffix in (".csv", ".tsv"):
         return table
-    first = islice((row.columns for row in table.rows() if not row.problem), FIRST_ROWS)
-    program = next(filter(None, map(find_program, first)), "")
+    program = find_program(row.columns for row in table.rows() if not row.problem)
     return EXPORTS[program](table, path, settings) if program else table

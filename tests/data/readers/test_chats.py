@@ -1,4 +1,4 @@
-"""Chats that people have: logs of TextGen and SillyTavern, WhatsApp and Discord, and whose side is learned."""
+"""Chats that people have: logs of TextGen and SillyTavern, exports of messengers, and whose side is learned."""
 
 from __future__ import annotations
 
@@ -400,6 +400,54 @@ def test_discord_with_a_person_with_a_bot_and_in_a_group(tmp_path):
     assert "author 1 is null" in read_table(path)[1][0].problem
 
 
+def telegram(*posts: tuple[Any, ...], name: str = "Maren") -> dict[str, Any]:
+    """An exported chat; a post is who, what and when, and more of the message."""
+    messages = [
+        {"type": "message", "from": who, "text": text, "date_unixtime": str(at), **dict(*more)}
+        for who, text, at, *more in posts
+    ]
+    return {"name": name, "type": "personal_chat", "id": 1, "messages": messages}
+
+
+def test_telegram_with_a_chat_and_with_all_of_an_account(tmp_path):
+    link, call = ["See ", {"type": "link", "text": "x.org"}, "!"], {"type": "service", "action": "phone_call"}
+    chat = telegram(
+        ("Jo", "Hi", 0), ("Maren", link, 60, {"photo": "a"}), ("Jo", "Buy!", 61, {"forwarded_from": "B"}),
+        ("Maren", "", 62, call), ("Jo", "Later", 10**5), ("Maren", "OK", 10**5),
+    )  # fmt: skip
+    path = write(tmp_path / "result.json", json.dumps(chat))
+    talks = [messages("Hi", "See x.org!"), messages("Later", "OK")]
+    assert conversations(path) == talks
+    assert counts(path) == {"attachments": 1, "forwarded messages": 1, "system messages": 1}
+    news = [telegram(("News", "Rain", 0), name="News"), telegram(("Al", "Hi", 0), ("Bo", "Hi", 1), name="Club")]
+    account = {"contacts": {"list": [{"user_id": 1}] * 5}, "chats": {"list": [telegram(), *news, chat]}}
+    write(path, json.dumps(account))
+    assert conversations(path, chat_user="Jo") == talks
+    assert "'chats.list' (4 entries)" in read_table(path, chat_user="Jo")[0].notes[0]
+    with pytest.raises(DataError, match="does not say who you are"):
+        read_table(path)
+
+
+def messenger(*posts: tuple[Any, ...]) -> dict[str, Any]:
+    """An exported chat, the newest post first; a post is who and what, and more of the message."""
+    timed = [
+        {"sender_name": who, "content": text.encode().decode("latin-1"), "timestamp_ms": n, **dict(*more)}
+        for n, (who, text, *more) in enumerate(posts)
+    ]
+    return {"participants": [], "messages": timed[::-1], "title": "Zoë".encode().decode("latin-1")}
+
+
+def test_messenger_and_instagram_from_the_oldest_message_on_and_without_notices(tmp_path):
+    shared, link = {"share": {"link": "https://x.org"}}, "See https://x.org"
+    posts = [("Jo", "Schön 😀"), ("Zoë", link, shared), ("Zoë", "Zoë sent an attachment.", shared), ("Jo", "Ah")]
+    posts += [("Zoë", "Reacted 😀 to your message "), ("Zoë", "Zoë called you.", {"call_duration": 3})]
+    path = write(tmp_path / "message_1.json", json.dumps(messenger(*posts)))
+    assert conversations(path) == [[*messages("Schön 😀", link), *messages("Ah")]]
+    assert counts(path) == {"attachments": 2, "system messages": 2}
+    write(path, json.dumps(messenger(("Zoë", "Hello?"))))
+    assert conversations(path, chat_user="Jo") == []  # one of many chats, without an answer of mine
+
+
 def test_the_validation_split_never_divides_a_conversation(tmp_path):
     lines = [
         f"{day}/03/2024, 18:2{n} - {who}: {who} {day}"
@@ -445,7 +493,10 @@ def damaged(value: Any, chance: random.Random) -> Any:
     )
 
 
-FORMS = ("log.json", "host", "silly.jsonl", "discord.json", "WhatsApp Chat with Maren.txt")
+FORMS = (
+    *("log.json", "host", "silly.jsonl", "discord.json", "telegram.json", "messenger.json"),
+    "WhatsApp Chat with Maren.txt",
+)
 
 
 def check_damaged_case(tmp_path, number: int) -> None:
@@ -457,6 +508,8 @@ def check_damaged_case(tmp_path, number: int) -> None:
     content = {
         "silly.jsonl": lambda: "\n".join(json.dumps(damaged(line, chance)) for line in SILLY),
         "discord.json": lambda: json.dumps(damaged(discord(*talk), chance)),
+        "telegram.json": lambda: json.dumps(damaged(telegram(*talk), chance)),
+        "messenger.json": lambda: json.dumps(damaged(messenger(*(post[:2] for post in talk)), chance)),
         FORMS[-1]: lambda: "".join(chance.choice((*[c] * 20, chance.choice("/:,-\u200e\n0x"))) for c in lines),
     }.get(form, lambda: json.dumps(damaged(LOG, chance)))()
     data = content.encode("utf-8", "surrogatepass")
