@@ -19,7 +19,6 @@ from ..core.jobs import ExamAsked, NotesTaken, Stage, console, event_text
 from ..data import dataset_index
 from ..data.readers import unsupported
 from ..settings import flags
-from ..settings.columns import parse_columns
 from ..settings.parsing import row_settings
 from . import options
 from .environment import interpreter
@@ -48,18 +47,22 @@ class Asked:
     args: argparse.Namespace
     host: Host
 
+    @property
+    def rows(self) -> Mapping[str, object]:
+        """The settings that say how rows are read."""
+        return flags.given_settings(self.args)
+
     @cached_property
     def dataset(self) -> workshop.Dataset:
         from ..data import workshop
 
-        columns = row_settings(flags.given_settings(self.args)).rows.columns
         path = options.find_dataset(self.args.data, self.host.folders)
 
         def report(records: int) -> None:
             if options.terminal():
                 self.printer.print_event(Stage(text=f"Reading {path.name}: {records:,} records"))
 
-        return workshop.Dataset(path, parse_columns(columns), report=report)
+        return workshop.Dataset(path, row_settings(self.rows), report=report)
 
     @cached_property
     def printer(self) -> console.EventPrinter:
@@ -155,7 +158,8 @@ def _study(asked: Asked, per_section: int = 0) -> int:
     exams = tuple(options.find_dataset(name, folders) for name in args.exam)
     failed = options.find_lora(args.failed, folders) if args.failed else ""
     again = {"per_section": per_section, "exams": exams, "failed": failed, "target": args.target}
-    request = StudyRequest(str(asked.dataset.path), asked.out, tuple(args.notes), *limits, **again)
+    files = (str(asked.dataset.path), asked.out)
+    request = StudyRequest(*files, tuple(args.notes), *limits, **again, rows=asked.rows)
     work = partial(options.make_engine(args).study, request, asked.host)
     title = f"Exam about {args.data}" if per_section else f"Notes on {args.data}"
     job = options.run_job("study", title, asked.host, work)
@@ -196,7 +200,7 @@ def _map(asked: Asked) -> int:
     if not args.model:
         raise DataError("map needs --model to draw a map, or --keep and --out to write a share of a map.")
     args.out = args.out or path.name + unsupported.MAP_SUFFIX
-    work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out), asked.host)
+    work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out, asked.rows), asked.host)
     job = options.run_job("map", f"Map of {args.data}", asked.host, work)
     if job.end is None or job.end.outcome != "finished":
         return options.exit_code(job)
@@ -281,7 +285,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", nargs="+", default=[], metavar="CLUSTER=SHARE", help=keep_help)
     _add_get_options(parser)
     options.add_model(parser, required=False)
-    flags.add_flag_group(parser, "How rows are read", ["columns"])
+    keys = ["columns", "chat_side", "chat_user", "chat_context", "chat_names"]
+    flags.add_flag_group(parser, "How rows are read", keys)
     return parser
 
 

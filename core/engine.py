@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -96,6 +96,7 @@ class StudyRequest:
     exams: tuple[Path, ...] = ()  # no note is a question of these
     failed: LoraName = ""  # only sections of which this LoRA had less than `target` right in its last exam
     target: float = 0.8
+    rows: Mapping[str, object] = field(default_factory=dict)  # settings that say how rows are read
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class MapRequest:
 
     data: str  # a path
     out: Path
+    rows: Mapping[str, object] = field(default_factory=dict)  # settings that say how rows are read
 
 
 class Engine(Protocol[Settings, Report]):

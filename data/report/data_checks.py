@@ -13,7 +13,6 @@ from ...chunking import escape_hard_cut
 from ...core.errors import DataError
 from ...core.findings import Finding, Suggestion, advice, note
 from ...dementor import fit_cutoff, is_one_window_each, longest_section
-from ...settings.columns import parse_columns
 from ...train_utils import format_count, plural
 from ..dataset_index import dataset_files, find_datasets
 from ..examples import Examples, RowSource, Source, TextSource, group_parts
@@ -110,7 +109,7 @@ def check_exam(context: PrepareContext) -> Iterator[Finding]:
 
     exam = read_exam(dataset.path for dataset in find_datasets(settings.aside.exam, folders))
     for entry in find_datasets(settings.what.data, folders):
-        dataset = Dataset(entry.path, parse_columns(settings.rows.columns))
+        dataset = Dataset(entry.path, settings)
         for record in () if dataset.is_text else dataset.records():
             found += exam.has(record.said_by("user"), record.said_by("assistant"))
     if found:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import DataError
-from ...settings.columns import Columns
-from ...settings.definitions import TextSettings
+from ...settings.columns import Columns, parse_columns
+from ...settings.definitions import TextSettings, TrainingSettings
 from .. import dataset_index
 from ..load import read_texts
 from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
@@ -86,9 +86,13 @@ class Dataset:
     """A file or a folder, to be read again and again."""
 
     path: Path
-    columns: Columns = field(default_factory=Columns)
+    settings: TrainingSettings = row_files.DEFAULTS  # those that say how rows are read
     drop_boilerplate: bool = False
     report: Callable[[int], object] = bool  # called now and then with the number of records read so far
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return parse_columns(self.settings.rows.columns)
 
     @cached_property
     def _row_files(self) -> list[Path]:
@@ -112,7 +116,7 @@ class Dataset:
         for file in self._row_files:
             name = file.relative_to(self.path).as_posix() if file != self.path else file.name
             with as_data_error(name):
-                table = row_files.read_table(file, name, self.columns)
+                table = row_files.read_table(file, name, self._columns, self.settings)
                 first = [self._rename(row) for row in islice(table.rows(), FIRST_ROWS) if not row.problem]
                 try:
                     schema = detect_schema(first, name, "") if first else None
@@ -169,7 +173,7 @@ class Dataset:
 
     def _rename(self, row: Row) -> Row:
         """The row with the columns that the user named under our names."""
-        theirs = {their: our for our, their in self.columns.names.items()}
+        theirs = {their: our for our, their in self._columns.names.items()}
         return row._replace(columns={theirs.get(str(key), key): value for key, value in row.columns.items()})
 
 

@@ -16,6 +16,7 @@ from ...data import workshop
 from ...data.rows import PromptStyle, chat_prompt_style, load_refusal_phrases
 from ...data.workshop import study as notes
 from ...records.folder import run_files
+from ...settings.parsing import row_settings
 from ...train_utils import duration, format_count
 from ..compute import failures
 from ..lora import adapter, preserve_rng
@@ -31,7 +32,8 @@ FIRST_TEMPERATURE, TEMPERATURE = 0.2, 0.8
 def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     """Take notes until the rounds, the minutes or the tokens are used up; what the file has is not done again."""
     get_model_card(host)  # loads a model that was unloaded
-    started, parts = time.monotonic(), notes.read_parts(workshop.Dataset(Path(asked.data)))
+    started = time.monotonic()
+    parts = notes.read_parts(workshop.Dataset(Path(asked.data), row_settings(asked.rows)))
     exam, is_exam = workshop.read_exam(asked.exams), bool(asked.per_section)
     book = notes.NoteBook(asked.out, parts, load_refusal_phrases(host.folders), None if is_exam else exam)
     result, done, noun = workshop.Cleaned(), 0, "question" if is_exam else "note"

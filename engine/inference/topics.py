@@ -17,6 +17,7 @@ from ...core.host import Host, get_model_card
 from ...core.jobs import Job, JobEnded, Request, Stage
 from ...data import workshop
 from ...data.workshop import mapping
+from ...settings.parsing import row_settings
 from ...train_utils import duration, format_count
 from ..compute import failures
 from ..lora import adapter, evaluation_context, model_device
@@ -36,7 +37,7 @@ class _Reached(Exception):  # noqa: N818 - no error: the layers above are not ne
 def draw_map(asked: MapRequest, host: Host, job: Job) -> JobEnded:
     """Write the map of a dataset into a file."""
     card, started = get_model_card(host), time.monotonic()
-    rows = mapping.read_rows(workshop.Dataset(Path(asked.data)))
+    rows = mapping.read_rows(workshop.Dataset(Path(asked.data), row_settings(asked.rows)))
     encode = make_working_tokenizer(card.tokenizer, host.chat_template()).encode
     ids = [
         each.ids[:MAX_TOKENS].tolist() or [0] for each in encode([words[: 20 * MAX_TOKENS] for words, _ in rows])

@@ -11,6 +11,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from ...settings.definitions import SETTINGS
+from ...settings.parsing import ROW_SETTING_KEYS
 from ...settings.setting import Setting, shortest_number, show_line_breaks
 
 DataKind = Literal["text", "rows"]
@@ -110,6 +111,10 @@ class Form:
     def inputs(self) -> set[Any]:
         """All components, as inputs of an event. They are a set, so the handler gets a dict by component."""
         return set(self.components.values())
+
+    def row_inputs(self) -> set[Any]:
+        """The components of the settings that say how rows are read."""
+        return {self.components[key] for key in ROW_SETTING_KEYS if key in self.components}
 
     def values(self, inputs: Mapping[Any, Any]) -> dict[str, Any]:
         return {key: choice_value(SETTINGS[key], inputs[c]) for key, c in self.components.items() if c in inputs}

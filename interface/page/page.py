@@ -65,7 +65,7 @@ def draw_tab(context: PageContext) -> None:
         with gr.Tab("Train", id="train") as tab:
             train_tab = TrainTab(context, tab)
         with gr.Tab("Data", id="data") as tab:
-            data_tab = DataTab(context, tab)
+            data_tab = DataTab(context, tab, train_tab.form)
         with gr.Tab("Try it", id="try") as tab:
             try_tab = TryTab(context, tab)
         with gr.Tab("Perplexity", id="perplexity") as tab:

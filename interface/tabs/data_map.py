@@ -18,7 +18,7 @@ from ...core.jobs import JobEnded
 from ...data import dataset_index
 from ...data.readers import unsupported
 from ...records.report import charts
-from ..base import PageContext, StopButton, add_handler, markup
+from ..base import Form, PageContext, StopButton, add_handler, markup
 
 if TYPE_CHECKING:
     from ...data import workshop
@@ -38,8 +38,8 @@ def text_box(label: str, info: str, name: str, **options: Any) -> gr.Textbox:
 class MapPanel:
     """The row with the map, and its event handlers."""
 
-    def __init__(self, context: PageContext, data: gr.Dropdown) -> None:
-        self._context, self._data = context, data
+    def __init__(self, context: PageContext, data: gr.Dropdown, form: Form) -> None:
+        self._context, self._data, self._settings = context, data, form
         enabled = not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         with gr.Row():
@@ -54,7 +54,7 @@ class MapPanel:
         status = gr.HTML(elem_id="tp-map-said", elem_classes="tp-said")
         drawn = gr.HTML(elem_id="tp-map-drawn")
         options: dict[str, Any] = {"what": "Drawing the map", "clears": {drawn: ""}}
-        add_handler(draw_button.click, self._on_draw, {data}, [status, drawn], **options)
+        add_handler(draw_button.click, self._on_draw, {data} | form.row_inputs(), [status, drawn], **options)
         inputs = {data, self._shares, self._out}
         add_handler(write_button.click, self._on_write, inputs, status, what="Writing the share")
         self.stop_button.connect(status)
@@ -65,7 +65,8 @@ class MapPanel:
         data, out = self._paths(inputs)
         status: str = markup.paragraph(f"The map is in {out.name}. Remove this file to draw it anew.", quiet=True)
         if not out.exists():
-            work = partial(self._context.engine.draw_map, MapRequest(str(data), out), self._context.host)
+            request = MapRequest(str(data), out, self._settings.values(inputs))
+            work = partial(self._context.engine.draw_map, request, self._context.host)
             async for status, _ in self._context.follow_job("map", f"Map of {data.name}", work):
                 yield status, ""
         if out.exists():

@@ -16,7 +16,8 @@ from ...core.files import safe_paths, usable_entries
 from ...core.jobs import Job, JobEnded, Note, NotesTaken, Request, Stage
 from ...data import dataset_index
 from ...data.readers import unsupported
-from ..base import PageContext, StopButton, add_handler, markup, page_load, refresh_choices
+from ...settings.parsing import row_settings
+from ..base import Form, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
 from .data_map import MapPanel, text_box
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 EXPLANATION = (
     "Look at a dataset before you train on it, clean, split or convert it, and let the model write about it. A "
-    "file that exists is never changed. Raw text is cleaned by paragraphs."
+    "file that exists is never changed. Raw text is cleaned by paragraphs. Chats and tables are read with the "
+    "settings of the Train tab."
 )
 STEPS: Mapping[str, dict[str, Any]] = {
     "Duplicates": {"exact_duplicates": True},
@@ -52,8 +54,8 @@ EXAMPLES = Markup("<details><summary>{}</summary>{}</details>")
 class DataTab:
     """The components of the tab and their event handlers."""
 
-    def __init__(self, context: PageContext, tab: gr.Tab) -> None:
-        self._context, self._enabled = context, not context.read_only_reason()
+    def __init__(self, context: PageContext, tab: gr.Tab, form: Form) -> None:
+        self._context, self._settings, self._enabled = context, form, not context.read_only_reason()
         gr.HTML(markup.paragraph(EXPLANATION, quiet=True))
         # Of all work on the dataset, which is drawn above them.
         self._status = gr.HTML(elem_id="tp-workshop-said", elem_classes="tp-said", render=False)
@@ -71,7 +73,7 @@ class DataTab:
         self._found.render()
         self._connect_reading()
         with gr.Accordion("Map", open=False):
-            map_stop = MapPanel(context, self._data).stop_button
+            map_stop = MapPanel(context, self._data, form).stop_button
         self.stop_buttons = (pairs_stop, study_stop, map_stop)
         for opened in ([tab.select, page_load()], got.then):
             refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
@@ -139,7 +141,7 @@ class DataTab:
         """Connect the buttons of what reads the dataset and asks nothing of the model."""
         steps = {self._steps, self._phrases, self._sentences, self._languages, self._least, self._most}
         copies = {self._recipe, self._out, self._share, self._folder, self._form, self._converted}
-        inputs, clears = {self._data, *steps, *copies}, {self._found: ""}
+        inputs, clears = {self._data, *steps, *copies, *self._settings.row_inputs()}, {self._found: ""}
         for step, button in self._read_buttons.items():
             handler, shown = partial(self._on_read, step), [self._status, self._found]
             done = add_handler(button.click, handler, inputs, shown, what=str(button.value), clears=clears)
@@ -168,7 +170,7 @@ class DataTab:
             study_stop = StopButton(self._context, "study", "tp-workshop-stop")
         inputs: set[Any] = {self._data, self._pairs}
         add_handler(pairs_button.click, self._on_pairs, inputs, self._status, what="Writing pairs")
-        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam}
+        inputs = {self._data, self._notes, self._kinds, self._minutes, self._exam, *self._settings.row_inputs()}
         options: dict[str, Any] = {"outputs": [self._status, self._found], "clears": {self._found: ""}}
         add_handler(study_button.click, self._on_study, inputs, what="Taking notes", **options)
         add_handler(exam_button.click, self._on_exam, inputs, what="Writing an exam", **options)
@@ -207,6 +209,7 @@ class DataTab:
             raise DataError(f"Enter a name under {box.label}.")
         out = safe_paths.descendant(folders.datasets, name, str(box.label), refusal=DataError) if box else None
         found = list[workshop.Cleaned | workshop.Overview]()
+        rows = row_settings(self._settings.values(inputs))
 
         def read(job: Job) -> JobEnded:
             def report(records: int) -> None:
@@ -214,7 +217,7 @@ class DataTab:
                     raise StoppedError("Stopped. Nothing was written.")
                 job.log.append(Stage(text=f"Reading {path.name}: {records:,} records"))
 
-            dataset = workshop.Dataset(path, report=report)
+            dataset = workshop.Dataset(path, rows, report=report)
             said = (
                 f"{name} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
             )
@@ -269,7 +272,7 @@ class DataTab:
         if not (out.endswith(".jsonl") and kinds):
             raise DataError(f"Choose kinds of notes. {box.label} needs a name with .jsonl.")
         path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
-        request = StudyRequest(str(data), path, kinds, **more)
+        request = StudyRequest(str(data), path, kinds, rows=self._settings.values(inputs), **more)
         found, work = Markup(), partial(self._context.engine.study, request, host)
         async for status, events in self._context.follow_job("study", f"{box.label} on {data.name}", work):
             for event in events:

@@ -18,7 +18,7 @@ from ...core.jobs import Advice, Event, Note, PerplexityMeasured, Segment
 from ...data import dataset_index
 from ...records.folder import loras
 from ...records.report import charts
-from ...settings.parsing import ROW_SETTING_KEYS, row_settings
+from ...settings.parsing import row_settings
 from ..base import Form, PageContext, StopButton, add_handler, markup, page_load, refresh_choices
 from ..train import data_menu
 
@@ -73,11 +73,10 @@ class PerplexityTab:
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
-        row_fields = {self._form.components[key] for key in ROW_SETTING_KEYS if key in self._form.components}
         request = {self._data, self._loras, self._include_base, self._window, self._stride, self._comment}
         outputs = [self._status, self._results, self._earlier]
         options = {"what": "Perplexity", "clears": {self._results: ""}}
-        add_handler(self._start_button.click, self._on_start, {*request, *row_fields}, outputs, **options)
+        add_handler(self._start_button.click, self._on_start, request | form.row_inputs(), outputs, **options)
         self.stop_button.connect(self._status)
         opened, context = [tab.select, page_load()], self._context
         refresh_choices(

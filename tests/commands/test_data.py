@@ -232,6 +232,17 @@ def test_everything_is_converted_to_the_common_forms(shop):
     assert (figures["kept"], list(figures["dropped"].values())) == (1, [1])
 
 
+GROUP = "12/03/2024, 18:22 - Jo: Who rows?\n12/03/2024, 18:23 - Al: I do.\n12/03/2024, 18:24 - Bo: And I."
+
+
+def test_who_i_am_in_a_chat_is_said_by_its_flag(shop):
+    shop.write("_chat.txt", text=GROUP)
+    assert "does not say who you are" in shop.run("look", "_chat.txt", code=1)["said"]
+    shop.run("convert", "_chat.txt", "--out", "a.jsonl", "--chat-user", "Bo", "--chat-side", "user")
+    (row,) = shop.read("a.jsonl")
+    assert row["messages"][-1] == {"role": "assistant", "content": "And I."}
+
+
 def test_an_exam_is_asked_and_what_failed_is_studied_without_its_questions_only(shop, tiny):
     shop.write("exam.jsonl", {"instruction": "Who rang the bell?", "output": "Ada"})
     shop.write("bad.jsonl", {"text": "one"})

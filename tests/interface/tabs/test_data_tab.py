@@ -68,6 +68,15 @@ def test_a_dataset_is_split_and_converted(page, folders):
     assert "Enter a name under Folder." in page.press("workshop-split", workshop_folder="")["workshop-said"]
 
 
+def test_chats_are_read_with_the_name_in_the_form(folders):
+    page = open_tab(DataTab, PageContext(FakeHost(folders=folders), Student(), Session()), "chat_user")
+    names = ("Jo", "Al", "Bo")
+    (folders.datasets / "_chat.txt").write_text("\n".join(f"12/03/2024, 18:22 - {name}: Hi" for name in names))
+    assert "does not say who you are" in page.press("workshop-look", workshop_name="_chat.txt")["workshop-said"]
+    assert "kept: 1 of 1" in page.press("workshop-look", chat_user="Al")["workshop-found"]
+    assert "Al" in page.press("workshop-study", workshop_notes="n.jsonl")["workshop-said"]
+
+
 def test_reading_shows_how_far_it_is_and_can_be_stopped(folders):
     session = Session()
     page = open_tab(DataTab, PageContext(FakeHost(folders=folders), object(), session))
@@ -93,7 +102,7 @@ class Student:
         job.log.append(NotesTaken(rows=3, kept=1, dropped={"a copy": 2}, examples={"a copy": ["x <b>"]}, tokens=9))
         asked_for = f"{asked.kinds} {asked.minutes} {asked.out.name} {asked.rounds}"
         exams = [path.name for path in asked.exams]
-        return JobEnded(outcome="finished", text=f"{asked_for} {asked.per_section} {exams}")
+        return JobEnded(outcome="finished", text=f"{asked_for} {asked.per_section} {exams} {asked.rows}")
 
 
 def test_notes_are_taken_with_what_is_typed_and_what_was_dropped_is_shown(folders):
