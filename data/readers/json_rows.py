@@ -63,6 +63,7 @@ EXPORT_COLUMNS = {
 FIRST_ROWS = 20  # that show which program has exported them
 MAX_LIST_DEPTH = 4  # the depth to which an object is searched for a list of rows
 MESSAGES_COLUMN = "messages"
+PRIVATE_COLUMN = "private"  # true in each row of a copy of private chats
 ENDS_TOO_EARLY = "ends too early"
 JSON_HINT = 'Put keys and texts in straight double quotes ("). In a text, write a line break as \\n and \\ as \\\\'
 NOT_SPACE = re.compile(r"\S")

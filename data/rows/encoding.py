@@ -220,6 +220,7 @@ class RowEncoder:
         for row in self.table.rows():
             self.report.rows += 1
             self.left_out.update(row.left_out)
+            self.report.private |= row.columns.get(json_rows.PRIVATE_COLUMN) is True
             row_texts: list[RowText | None] = []  # of this row; None for each without a marker or a reply
             self.report.without_reply += row.without_reply
             try:

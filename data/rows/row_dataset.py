@@ -16,7 +16,7 @@ from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
 from ..examples import RowSource, label_pairs
-from ..readers import Row, Table, is_in_use, row_files, shorten, text_files
+from ..readers import Row, Table, is_in_use, json_rows, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
@@ -151,7 +151,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
         renamed = [requested.names.get(column, "") for column in used]
-        ids = conversations.names if conversations else []
+        ids = [json_rows.PRIVATE_COLUMN, *(conversations.names if conversations else ())]
         used = {column.strip().lower() for column in (*used, *renamed, *requested.names, *ids)}
         existing = dict.fromkeys(str(column) for row in rows for column in row.columns)
         names = [column for column in existing if column.strip().lower() not in used][:MAX_LISTED]

@@ -63,6 +63,11 @@ class Record(NamedTuple):
         reply = reply[-1] if reply and isinstance(reply, list) else reply
         return str(reply.get("content", reply.get("value")) if isinstance(reply, Mapping) else reply or "")
 
+    @property
+    def privacy(self) -> Mapping[str, bool]:
+        """The column that marks a row of private chats, for a row that is made of it."""
+        return {json_rows.PRIVATE_COLUMN: True} if self.columns.get(json_rows.PRIVATE_COLUMN) is True else {}
+
     def said_by(self, role: str) -> str:
         return "\n".join(spot.text.strip() for spot in self.spots if spot.role == role and spot.text.strip())
 
@@ -158,6 +163,7 @@ class Dataset:
                         else:
                             columns = self._rename(row).columns
                             columns = {key: _listed(key, value) for key, value in columns.items()}
+                            columns |= {json_rows.PRIVATE_COLUMN: True} if table.private else {}
                             yield Record(place, columns, tuple(find_spots(columns, schema)))
             for text in self.texts:
                 prefix = f"{text.name}, " if len(self.texts) > 1 else ""

@@ -111,7 +111,7 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
                 result.dropped[columns] += 1
             else:
                 result.kept += 1
-                yield record._replace(columns=columns)
+                yield record._replace(columns={**columns, **record.privacy})
 
     with new_files(out) as (temporary,):
         write_records(temporary, out.name, converted())

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ...chunking import find_sections
 from ...core.errors import DataError
 from ..examples import section_title
+from ..readers import json_rows
 from ..text import find_stop_ends
 from .cleaning import Cleaned
 from .exam import Exam, Question
@@ -54,6 +55,7 @@ class Part:
     section: str  # its first words; of a row, its place
     start: int  # characters of the file as it is read
     end: int
+    private: bool = False  # of chats
 
 
 class Note(NamedTuple):
@@ -129,7 +131,7 @@ def read_parts(dataset: Dataset) -> list[Part]:
     for record in () if dataset.is_text else dataset.records():
         if record.gap is None and len(record.words) >= MIN_PART_CHARS:
             words, name = record.words[: 2 * PART_CHARS], dataset.path.name
-            parts.append(Part(words, name, record.place, 0, len(words)))
+            parts.append(Part(words, name, record.place, 0, len(words), bool(record.privacy)))
     if not parts:
         raise DataError(f"{dataset.path.name} has no passage of {MIN_PART_CHARS} characters to take notes on.")
     return parts
@@ -377,5 +379,6 @@ class NoteBook:
                 origin = asdict(task.parts[0]) | {"part": task.number, "round": task.round}
                 del origin["text"]
                 self.counts[task.number] += 1
+                privacy = {json_rows.PRIVATE_COLUMN: True} if origin.pop("private") else {}
                 row = {"instruction": note.prompt, "output": note.reply, "note": task.kind, "origin": origin}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(json.dumps({**row, **privacy}, ensure_ascii=False) + "\n")

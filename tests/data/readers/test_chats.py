@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from training_pro.core.errors import DataError, SettingsError
 from training_pro.core.host import ModelCard
 from training_pro.core.jobs import Session
-from training_pro.data import dataset_index
+from training_pro.data import dataset_index, workshop
 from training_pro.data.prepare import check_datasets, prepare
 from training_pro.data.readers import row_files
-from training_pro.data.workshop import Dataset
+from training_pro.data.workshop import Dataset, study
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import data_menu
 from training_pro.records.folder import plan_upload
@@ -221,6 +221,20 @@ def test_check_says_that_chats_are_private_and_no_copy_of_them_is_prepared(folde
     data = prepare(settings, folders, card, family("ChatML"), lambda text, share: None)
     assert "<|im_start|>assistant\nHello, I am Maren.<|im_end|>" in data.examples[0].text
     assert learned_text(family("ChatML"), data.examples[0]) == f"{ROW}\nCome along, You!<|im_end|>|No.<|im_end|>"
+
+
+def test_copies_of_chats_are_private_too(folders):
+    path = dataset_index.locate_dataset("chats:Maren", folders)
+    copy, text = folders.datasets / "copy.jsonl", folders.datasets / "text.jsonl"
+    workshop.clean_dataset(Dataset(path), workshop.Recipe(), (), copy)
+    workshop.convert_dataset(Dataset(copy), "text", text)
+    for file in (copy, text):
+        report = check(folders, file.name, cutoff=512)
+        assert report.private and not any("'private'" in note for note in report.sources[0].notes)
+    assert not list(folders.prepared_data.rglob("*.arrow"))
+    book = study.NoteBook(folders.datasets / "notes.jsonl", parts := study.read_parts(Dataset(path)))
+    book.add([(study.Task(0, "questions", 0, parts), study.Note("Who?", "Maren", ""))])
+    assert json.loads(book.path.read_text())["private"] is True
 
 
 @pytest.mark.parametrize(
