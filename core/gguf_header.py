@@ -52,6 +52,16 @@ def read_header(path: Path) -> dict[str, Any]:
         return _Header(file).pairs
 
 
+def is_made_for(lora: Path, model: Path) -> bool:
+    """Whether what a LoRA says of its base model, such as the heads that order its rows, is true of this one."""
+    try:
+        base, header = read_header(lora), read_header(model)
+    except (OSError, ValueError):
+        return False
+    of_base = ("general.architecture", f"{base.get('general.architecture')}.")
+    return all(header.get(key, value) == value for key, value in base.items() if key.startswith(of_base))
+
+
 def read_tensors(path: Path) -> dict[str, TensorInfo]:
     """Read the names, shapes and types of the tensors, in all parts of the model."""
     tensors: dict[str, TensorInfo] = {}

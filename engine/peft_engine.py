@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core import dist_env
+from ..core import dist_env, gguf_header
 from ..core.engine import (
     NO_PREVIEW,
     RECALL_PASSAGES,
@@ -211,17 +211,18 @@ class PeftEngine:
         return JobEnded(outcome="finished", text=text)
 
     def _find_gguf(self, name: str, served: LlamaCpp, host: Host) -> Path:
-        """Return the GGUF file of a LoRA; export it if it is missing, or older than the LoRA."""
+        """The GGUF file of a LoRA; export it if it is missing, older than the LoRA, or made for another model."""
         folder = loras.find_lora(name, host.folders.loras)
         file = loras.gguf_file(folder)
         # Copying a folder can change the order of the times by some seconds.
         newest = max(weights.stat().st_mtime for weights in loras.weight_files(folder)) - 60
-        if file.is_file() and file.stat().st_mtime >= newest:
+        is_current = file.is_file() and file.stat().st_mtime >= newest
+        if is_current and gguf_header.is_made_for(file, served.file):
             return file
         if importlib.util.find_spec("torch") is None and host.own_process is None:
             raise SavingError(
-                f"llama.cpp needs {file.name}, which is missing or older than the LoRA. In the Runs tab, choose "
-                f"{name} and press Export GGUF. Then attach the LoRA again."
+                f"llama.cpp needs {file.name}, which is missing, older than the LoRA, or made for another model. "
+                f"In the Runs tab, choose {name} and press Export GGUF. Then attach the LoRA again."
             )
         return self.export_gguf(GgufRequest(name, model=str(served.file)), host)
 

@@ -34,6 +34,14 @@ MERGE_HINT = "Merge the LoRA into the model instead, and convert the merged mode
 ATTENTION_ONLY_HINT = " Or train a LoRA on q-k-v-o only."
 # Of a LoRA on this tensor, llama.cpp looks up rows of A, so that A is transposed.
 EMBEDDINGS = "token_embd"
+# The numbers of BaseModelInfo that order rows, as the header of a GGUF file names them after the architecture.
+HEAD_KEYS: Mapping[str, str] = {
+    "heads": "attention.head_count",
+    "key_heads": "attention.head_count_kv",
+    "linear_keys": "ssm.group_count",
+    "linear_values": "ssm.time_step_rank",
+    "linear_key_size": "ssm.state_size",
+}
 Tensors = Mapping[str, Matrix]
 
 
@@ -87,6 +95,10 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
                 writer.add_name(loras.gguf_file(folder).stem)
                 writer.add_base_model_count(1)
                 writer.add_base_model_name(0, base.name)
+                if base.architecture in ROW_ORDERS:  # a model with other heads needs an export of its own
+                    for field, key in HEAD_KEYS.items():
+                        if number := getattr(base, field):
+                            writer.add_uint32(f"{base.architecture}.{key}", number)
                 for tensor_name, tensor in sorted(tensors.items()):
                     writer.add_tensor(tensor_name, np.ascontiguousarray(tensor))
                 writer.write_header_to_file()
@@ -300,9 +312,8 @@ def read_base_model_info(model: Path) -> BaseModelInfo:
             ) from error
         name, architecture = str(fields.get("general.name") or model.stem), str(fields.get("general.architecture"))
         tied = "output.weight" not in tensor_names
-        keys = ("block_count", "attention.head_count", "attention.head_count_kv")
-        linear_keys = ("ssm.group_count", "ssm.time_step_rank", "ssm.state_size")
-        layers, heads, key_heads, *linear = (number(fields.get(f"{architecture}.{k}")) for k in keys + linear_keys)
+        keys = ("block_count", *HEAD_KEYS.values())
+        layers, heads, key_heads, *linear = (number(fields.get(f"{architecture}.{key}")) for key in keys)
     else:
         config = read_json(model / "config.json", {})
         text = config.get("text_config") or config

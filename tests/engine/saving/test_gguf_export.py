@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gguf
 import numpy as np
 import pytest
@@ -120,7 +122,30 @@ def test_the_metadata_of_the_file(place):
     metadata = {key: field.contents() for key, field in reader.fields.items() if "." in key and "GGUF" not in key}
     base = {"general.base_model.count": 1, "general.base_model.0.name": "llama", "general.name": "a"}
     kind = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
-    assert metadata == {**base, **kind, "adapter.lora.alpha": 24.0}  # 24 / 4 in llama.cpp equals 12 / sqrt(4)
+    heads = {"llama.attention.head_count": HEADS, "llama.attention.head_count_kv": KEY_HEADS}
+    alpha = {"adapter.lora.alpha": 24.0}  # 24 / 4 in llama.cpp equals 12 / sqrt(4)
+    assert metadata == {**base, **kind, **alpha, **heads}
+
+
+@pytest.mark.parametrize(("architecture", "heads"), [("llama", KEY_HEADS), ("olmo", HEADS)])
+def test_a_file_exported_for_another_model_is_exported_again_for_the_one_in_llama_cpp(place, architecture, heads):
+    save_random_lora(place, make_model("llama"))
+    models, used = [], []
+    for name, count in ((architecture, heads), ("llama", HEADS)):
+        models.append(place.folders.models / f"{len(models)}.gguf")
+        writer = gguf.GGUFWriter(models[-1], name)
+        writer.add_block_count(2)
+        writer.add_head_count(count)
+        writer.add_head_count_kv(count // 2)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+    host = place.host()
+    for model in models:
+        attach = lambda name, file, strength: used.append(file.read_bytes())  # noqa: E731
+        host.llama_cpp = lambda: SimpleNamespace(file=model, attach=attach)  # noqa: B023
+        place.attach_lora(host, "a")
+    assert used[0] != used[1] == convert(place, model=str(models[1])).read_bytes()
 
 
 def refusal(error_type, place, **options):

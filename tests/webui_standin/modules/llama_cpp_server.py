@@ -17,7 +17,7 @@ REFUSAL = (
 
 
 class LlamaServer:
-    """Takes LoRAs from the flags, in the webui's two notations, and refuses a file with the word 'other'."""
+    """Takes LoRAs from the flags, in the webui's two notations, and refuses a file that ends with 'other'."""
 
     def __init__(self, model_path: Path) -> None:
         self.model_path, self.port, self.session = model_path, 1, self
@@ -28,7 +28,7 @@ class LlamaServer:
         if flags and not flags.startswith("-"):
             self.command = [part for item in flags.split(",") for part in f"--{item}".split("=")]
         files = [value for flag, value in zip(self.command, self.command[1:], strict=False) if flag == "--lora"]
-        refused = any(Path(file.strip('"')).read_text(encoding="utf-8") == "other" for file in files)
+        refused = any(Path(file.strip('"')).read_bytes().endswith(b"other") for file in files)
         log = io.BytesIO(REFUSAL if refused else b"listening\n")
         threading.Thread(target=filter_stderr_with_progress, args=(log,)).start()
         if refused:
