@@ -41,6 +41,8 @@ STARTED, OUTPUT = "settings.json", "output.txt"
 START_SECONDS = 120.0
 # A run writes its end just after it has released its lock.
 END_SECONDS = 5.0
+# Starts a program that this one's end leaves without a parent, with the same streams.
+LAUNCHER = "import subprocess, sys; subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)"
 NOT_FOR_RUNNING = ("tests", "bench", "docs", "user_data", "__pycache__", ".*")
 LAST_LINES = 12
 
@@ -98,13 +100,14 @@ class ProcessEngine(PeftEngine):
         try:
             with target.lend_memory():
                 try:
-                    process = start_run(settings.with_name(folder.name), folder.path, target, folders, resume)
+                    is_alive = start_run(settings.with_name(folder.name), folder.path, target, folders, resume)
                 except OSError as error:
                     reason = files.write_error_reason(error, folders.training)
                     raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
-                ended = follow_to_end(job, folder.path, folders, lambda: process.poll() is None)
-                with suppress(subprocess.TimeoutExpired):  # its model is in memory until it has gone
-                    process.wait(END_SECONDS)
+                ended = follow_to_end(job, folder.path, folders, is_alive)
+                latest = time.monotonic() + END_SECONDS
+                while is_alive() and time.monotonic() < latest:  # its model is in memory until it has gone
+                    time.sleep(0.1)
         except Exception as error:  # loading a model may raise anything, and the run has ended
             if ended is None:
                 raise
@@ -234,8 +237,8 @@ class Worker:
 
 def start_run(
     settings: TrainingSettings, folder: Path, target: OwnProcess, folders: Folders, resume: str
-) -> subprocess.Popen[bytes]:
-    """Start a run in a process that outlives this one."""
+) -> Callable[[], bool]:
+    """Start a run in a process that outlives this one; returns a function that says whether it is alive."""
     running = running_folder(settings.what.name, folders)
     if _is_starting(running, folder):
         raise BusyError(f"Another program has just started '{folder.name}'. Choose another name, or wait for it.")
@@ -245,22 +248,27 @@ def start_run(
     command = _command("train", target, folders, str(running / STARTED), *(["--resume", resume] if resume else []))
     with (running / OUTPUT).open("wb") as output:
 
-        def start(**options: Any) -> subprocess.Popen[bytes]:
+        def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
             return subprocess.Popen(command, **streams, env={**os.environ, FOLLOWED: "1"}, **options)
 
         # A window that is closed ends the process group of its program: a run has one of its own.
         if sys.platform != "win32":
-            return start(start_new_session=True)
-        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS
+            process = start(command, start_new_session=True)
+            return lambda: process.poll() is None
+        # On Windows, it ends all descendants (taskkill /T): a run has no parent. The python.exe of an environment
+        # starts the real one without flags: without a console to inherit, that would open a window of its own.
+        launch = [sys.executable, "-I", "-c", LAUNCHER, *command]
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
         try:  # out of the job object that would end it with its window; some job objects forbid that
-            return start(creationflags=flags | subprocess.CREATE_BREAKAWAY_FROM_JOB)
+            start(launch, creationflags=flags | subprocess.CREATE_BREAKAWAY_FROM_JOB).wait()
         except OSError:
-            return start(creationflags=flags)
+            start(launch, creationflags=flags).wait()
+        return _watch(running, folder, folders)
 
 
 def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:
-    """Return a function that says whether a run is alive that another program has started: by its lock."""
+    """Return a function that says whether a run is alive that is not our child: by its lock."""
     free_since: list[float] = []
 
     def is_alive() -> bool:

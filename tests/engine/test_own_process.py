@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from training_pro.core.engine import AnswerRequest, PreviewQuery
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import OwnProcess
 from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
+from training_pro.engine import process_engine
 from training_pro.engine.process_engine import ProcessEngine
 from training_pro.records.folder import run_files, runs_in_progress
 from training_pro.records.remote import send_request
@@ -125,6 +127,27 @@ def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, 
     job.control.ask(Request.STOP)
     job.log.wait_closed()
     assert job.end.outcome == "stopped" and not place.folders.running.exists()
+
+
+def test_on_windows_the_run_is_no_descendant_that_taskkill_would_end_and_has_no_window(own, monkeypatch):
+    flags, popen = {"CREATE_NEW_PROCESS_GROUP": 1, "CREATE_NO_WINDOW": 2, "CREATE_BREAKAWAY_FROM_JOB": 4}, []
+    for name, value in flags.items():
+        monkeypatch.setattr(subprocess, name, value, raising=False)
+
+    def start(command, creationflags, start=subprocess.Popen, **more):
+        popen.append(creationflags)
+        if creationflags & 4:
+            raise OSError("the job object forbids it")
+        return start(command, **more)
+
+    monkeypatch.setattr(process_engine, "sys", SimpleNamespace(platform="win32", executable=sys.executable))
+    monkeypatch.setattr(process_engine.subprocess, "Popen", start)
+    job = own.start()
+    wait_for(job, is_step)
+    running, descendants = processes_of(own.place), psutil.Process().children(recursive=True)
+    assert running and not {*running} & {*descendants} and popen == [7, 3]
+    job.log.wait_closed()
+    assert job.end.outcome == "finished" and not own.place.folders.running.exists()
 
 
 @pytest.mark.long
