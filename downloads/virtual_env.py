@@ -36,6 +36,8 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl"
 NEW_CUDA_BUILD, OLD_CUDA_BUILD = "cu130", "cu126"  # torch 2.13 is built for both
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
 CUDA_RUNTIMES = ("nvidia-cuda-runtime", "cuda-toolkit")
+# Below site-packages, of torch 2.13.0+cu130: a license. Windows takes paths of 259 characters.
+LONGEST_OF_TORCH, LONGEST_ON_WINDOWS = 173, 259
 AMD_DRIVER = Path("/dev/kfd")
 # See docs/benchmarks.md: the demo model, on two cores.
 CPU_NOTE = (
@@ -77,6 +79,7 @@ class Environment:
 
     def make(self, lists: Sequence[str], *, plan: bool = False) -> str:
         """Make, repair or extend the environment and return a message; as a plan, it is left without packages."""
+        self._refuse_long_path()
         downloads_folder = self.folder.with_name(self.folder.name + own_environment.DOWNLOADS_SUFFIX)
         try:
             with lock(downloads_folder / "lock") as held:
@@ -128,6 +131,25 @@ class Environment:
             reason = write_error_reason(error, self.folder)
             raise SavingError(f"The environment {self.folder} can't be made: {reason}.") from error
         return f"Environment ready: {self.folder} ({size(taken)})"
+
+    def _refuse_long_path(self) -> None:
+        """Raise an error, before the download, on a Windows without long paths where torch's would be too long."""
+        if sys.platform != "win32":
+            return
+        import winreg
+
+        with suppress(OSError):
+            place = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, place) as key:
+                if winreg.QueryValueEx(key, "LongPathsEnabled")[0] == 1:
+                    return
+        length = len(str(self.folder / "Lib" / "site-packages")) + 1 + LONGEST_OF_TORCH
+        if length > LONGEST_ON_WINDOWS:
+            raise SavingError(
+                f"The path {self.folder} is too long: a file of torch in it would have {length} characters in its "
+                f"path, and Windows allows {LONGEST_ON_WINDOWS}. Move the program to a shorter path, such as "
+                "C:\\textgen, or enable long paths: see https://pip.pypa.io/warnings/enable-long-paths"
+            )
 
     def _prepare(self) -> None:
         """Leave an environment with a Python and pip: as it is, with a new Python, or made anew."""

@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from training_pro.commands.environment import interpreter
@@ -360,3 +362,16 @@ def test_a_disk_that_is_too_small_and_a_second_setup_are_refused_before_anything
     with files.lock(begun.folder.with_name(".venv.downloads") / "lock"), refused:
         begun.make(TRAIN)
     assert installed(begun) == set() and begun.is_ours
+
+
+@pytest.mark.parametrize(("shorter", "long_paths", "refused"), [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_a_folder_too_deep_for_torch_is_refused_on_windows(tmp_path, monkeypatch, shorter, long_paths, refused):
+    key = nullcontext()
+    registry = SimpleNamespace(HKEY_LOCAL_MACHINE=0, OpenKey=lambda *names: key)
+    registry.QueryValueEx = lambda key, name: (long_paths, 4)
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setattr(virtual_env, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(virtual_env, "lock", lambda path: nullcontext(False))  # it gets as far as this
+    folder = tmp_path / ("f" * (259 - 173 - len(str(tmp_path / "x/Lib/site-packages")) + 1 - shorter))
+    with pytest.raises(TrainingProError, match="260 characters" if refused else "by another program"):
+        environment(folder).make(TRAIN)
