@@ -27,6 +27,14 @@ from .wheels import Pip, WheelDownloads, run_program
 # Code run by the interpreter of the environment; an exit code of 0 means that all is well.
 FIND_CODE = "import sys, importlib.util as u; sys.exit(any(u.find_spec(name) is None for name in sys.argv[1:]))"
 IMPORT_CODE = "import sys, importlib as i; [i.import_module(name) for name in sys.argv[1:]]"
+# Full memory is no fault: the model of a chat may have it.
+GPU_CODE = """
+import sys, torch
+try:
+    torch.version.cuda and torch.ones(1, device="cuda")
+except Exception as error:
+    sys.exit(0 if "out of memory" in str(error) else str(error))
+"""
 # A dry run of earlier versions downloads the packages: a CUDA build of torch where only its name is asked for.
 METADATA_PIP = "pip>=26"
 # PyPI has CUDA builds of torch for Linux and CPU builds for the other systems: a Linux machine without a GPU would
@@ -118,6 +126,12 @@ class Environment:
                     raise TrainingProError(
                         f"{error}\nThe packages are installed in {self.folder}, but this system can't load them. "
                         "See the error above."
+                    )
+                if _build_for_this_machine() != "cpu" and (error := self._error_of(GPU_CODE)):
+                    raise TrainingProError(
+                        f"{error}\nThe packages are installed in {self.folder}, but torch can't use this "
+                        "computer's GPU. Update the NVIDIA driver (to 580 or newer), then try again. To train on "
+                        "the CPU, choose the build cpu of torch."
                     )
                 installed = {**marker.lists, **{name: read_pins(name) for name in lists}}
                 taken = folder_size(self.folder)

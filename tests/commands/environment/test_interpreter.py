@@ -214,6 +214,19 @@ def test_an_installation_that_fails_is_a_sentence_and_no_promise(begun, tmp_path
     assert not begun.has_lists(TRAIN)
 
 
+@posix
+@pytest.mark.long
+def test_a_gpu_that_torch_cannot_use_is_no_run_on_the_cpu_without_a_word(begun, tmp_path, registry, monkeypatch):
+    plug_in(tmp_path / "bin", monkeypatch, BLACKWELL)
+    code = "class version: cuda = '13.0'\ndef ones(count, device): raise RuntimeError('The driver is too old')"
+    put_wheel(registry, "torch", "1.1", requires=["nvidia-cuda-runtime"], code=code)
+    with pytest.raises(TrainingProError, match=r"(?s)^The driver is too old\n.*Update the NVIDIA driver"):
+        environment(begun.folder, "1.1").make(TRAIN)
+    assert not begun.has_lists(TRAIN)
+    put_wheel(registry, "torch", "1.2", code=code.replace("The driver is too old", "CUDA out of memory"))
+    environment(begun.folder, "1.2").make(TRAIN)
+
+
 COMMAND = """
 import sys
 from .environment import ensure_environment
