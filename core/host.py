@@ -162,6 +162,7 @@ class OwnProcess:
     loading: str = "auto"
     # A context for the time of a run, in which the program with the tab may unload its own model.
     lend_memory: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, compare=False)
+    unloads_chat: bool = field(default=False, compare=False)  # whether it will unload one that is loaded now
 
 
 class LlamaCpp(Protocol):

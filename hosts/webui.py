@@ -94,7 +94,12 @@ class WebuiHost:
         path = folders.models / (name or shared.model_name)
         if path.is_dir() and not (name and (path / "config.json").is_file()):  # the webui names it by its folder
             path = next(iter(sorted(path.glob("*.gguf"))), path)
-        return OwnProcess(own_environment(folders).python, str(path), lend_memory=self._unload_meanwhile)
+        return OwnProcess(
+            own_environment(folders).python,
+            str(path),
+            lend_memory=self._unload_meanwhile,
+            unloads_chat=self.unloads_for_runs and shared.model is not None,
+        )
 
     @contextmanager
     def _unload_meanwhile(self) -> Iterator[None]:

@@ -170,6 +170,7 @@ class DatasetReport:
     suggestions: tuple[Suggestion, ...] = ()
     padding: Mapping[str, float] = field(default_factory=dict)
     memory: MemoryEstimate | None = None
+    free_memory: int = 0  # bytes for the run, with its model; 0 where unknown
     disk: DiskEstimate | None = None
     stops: StopTokenCount | None = None
     evaluations: int = 0
@@ -313,6 +314,7 @@ def report_run(
         kept_aside=kept_aside,
         padding=_padding_shares(lengths, settings.steps.batch_size, settings.what.order_seed),
         memory=memory.memory(settings) if memory else None,
+        free_memory=memory.free if memory else 0,
         disk=disk,
         stops=StopTokenCount(sum(n for n, _ in ends), sum(n for _, n in ends), " or ".join(sorted(units))),
         evaluations=count_evaluations(settings, plan, validation),

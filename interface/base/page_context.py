@@ -138,7 +138,7 @@ class PageContext:
         read_only = markup.paragraph(reason, quiet=True) if reason else ""
         # Rounded, so that small changes are not sent to the page.
         used = f"{memory.used / 1e9:.0f} of {size(memory.total)} of memory in use ({memory.device})"
-        if not memory.total:
+        if not memory.total or self.host.own_process is not None:  # the GPU of that process is not seen from here
             used = ""
         attached = f"LoRA attached: {', '.join(status.loras)}" if status.loras else ""
         if status.problem:

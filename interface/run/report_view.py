@@ -103,11 +103,8 @@ class ExampleBrowser:
         return shown, answer, made_from, pair, for_pairs, for_pairs
 
 
-def html(report: DatasetReport, plan: str = "", free: int = 0, *, packing: bool = False) -> str:
-    """The report as a card: `plan` is HTML below its figures, `free` the free memory in bytes.
-
-    With `packing`, batches have no padding.
-    """
+def html(report: DatasetReport, plan: str = "", *, packing: bool = False) -> str:
+    """The report as a card: `plan` is HTML below its figures. With `packing`, batches have no padding."""
     changes = [suggestion for suggestion in report.suggestions if not suggestion.keep]
     count = f", {format_count(len(changes), 'suggestion')}" if changes else ""
     notes = markup.bullets(report.notes, quiet=True)
@@ -116,9 +113,9 @@ def html(report: DatasetReport, plan: str = "", free: int = 0, *, packing: bool 
     # Expected and free memory and disk, as gauges in green, yellow, or red.
     gauges = []
     if memory := report.memory:
-        available = f" {size(free)} is available." if free else ""
+        available = f" {size(report.free_memory)} is available." if report.free_memory else ""
         text = f"Memory for the model and the training steps: {memory.words()}.{available}"
-        gauges.append(markup.gauge(text, memory.total, free))
+        gauges.append(markup.gauge(text, memory.total, report.free_memory))
     if disk := report.disk:
         gauges.append(markup.gauge(f"Disk: {disk.words()}.", disk.most, disk.free))
     lines = []

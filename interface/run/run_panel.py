@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from ...core.engine import PreviewQuery
 from ...core.errors import BusyError, SettingsError, TrainingProError
+from ...core.findings import note
 from ...core.jobs import Request, RunControl, settings_in_force
 from ...records.folder import choose_run_folder, loras, with_final_name
 from ...settings.definitions import SETTINGS
@@ -34,6 +35,7 @@ CHARTS_SECONDS = 5  # between two drawings of 'More curves' during a run
 # Something is sent this often, also while nothing changes: come_back.js takes a page without updates for one that
 # has lost its connection, and Gradio notices that a page was closed only when its stream yields.
 BEAT_SECONDS = 4
+CHAT_IN_MEMORY = "Now, the chat's model takes memory, too. It is unloaded for the run, so more will be available."
 FIRST_HINT = '<p class="tp-quiet tp-first">The report from Check and the progress of the run appear here.</p>'
 Action = Callable[[RunControl], object]
 EXTRA_EPOCHS = replace(SETTINGS["epochs"], label="More epochs")
@@ -232,13 +234,15 @@ class RunPanel:
         settings, problems = settings_and_problems(values)
         preview = PreviewQuery(SHOWN_EXAMPLES)
         report = context.engine.check_start(settings, context.host, show=preview, problems=problems)
-        lr_plan, free = "", 0
+        lr_plan, own = "", context.host.own_process
+        if report.memory and own is not None and own.unloads_chat:
+            report = report.with_findings([note("", CHAT_IN_MEMORY)])
         if report.examples:
-            steps, free = settings.steps, context.host.memory().free
+            steps = settings.steps
             plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
             lr_plan = lr_plan_html(settings, plan)
         packing = settings.machine.packing != "off"
-        yield {self._response: report_view.html(report, lr_plan, free, packing=packing)}
+        yield {self._response: report_view.html(report, lr_plan, packing=packing)}
 
     async def _on_start(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
         """Start a run, or show why it cannot start; the answer before and a failed run are removed at once."""

@@ -175,7 +175,7 @@ def test_a_process_that_cannot_train_says_why(own, place):
 
 def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, place):
     report = own.engine.check(place.settings(), own.host, show=PreviewQuery(2))
-    assert report.examples == 16 and len(report.shown) == 2
+    assert report.examples == 16 and len(report.shown) == 2 and report.free_memory  # the worker's, not the host's
     job = own.session.start(
         "answer",
         "Asking",

@@ -87,6 +87,6 @@ def test_a_report_of_data_is_drawn(data):
         replace(s, text=replace(s.text, maps=((s.name, s.text),))) if s.text else s for s in parts["sources"]
     )
     for report in (data.draw(instances_of(DatasetReport)), DatasetReport(3, 9, 9, 24, 1, 1, **parts)):
-        assert_escaped(report_view.html(report, free=10**9))
+        assert_escaped(report_view.html(replace(report, free_memory=10**9)))
         assert report.text() and json.dumps(report.as_json())
     assert all(len(suggestion.words.splitlines()) == 1 for suggestion in parts["suggestions"])

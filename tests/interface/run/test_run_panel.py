@@ -7,14 +7,17 @@ import re
 import threading
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 from training_pro.core.engine import PreviewQuery
-from training_pro.core.host import ModelCard
+from training_pro.core.host import DeviceMemory, ModelCard, OwnProcess
 from training_pro.core.jobs import AutoStart, JobEnded, Request, Session
 from training_pro.data.prepare import check_datasets
 from training_pro.data.report import DatasetReport, preview_examples
+from training_pro.data.report.estimates import MemoryEstimate
 from training_pro.interface.base import PageContext
 from training_pro.interface.run import queue_view, report_view
 from training_pro.interface.train import TrainTab
@@ -138,6 +141,19 @@ def test_a_report_has_figures_and_suggestions_and_those_that_fit_are_folded(tmp_
     assert (not changes) == all_fit
     assert f"<summary>{7 - len(changes)} {'other ' if changes else ''}settings are fine" in page
     assert all_fit or re.search(r'data-tp-set="{&#34;epochs&#34;: [\d.]+}">Use \d+</button>', page)
+
+
+def test_memory_is_that_of_the_process_that_trains_and_a_chat_that_makes_room_is_named(context):
+    estimate = MemoryEstimate(*[10**9] * 7)
+    engine = SimpleNamespace(check_start=lambda *_, **more: DatasetReport(memory=estimate, free_memory=8 * 10**9))
+    host = replace(context.host, own_process=OwnProcess(Path("python"), "m", unloads_chat=True))
+    host.memory = lambda: DeviceMemory("CPU", 10**9, 2 * 10**9)
+    own = PageContext(host, engine, Session())
+    answer = open_tab(TrainTab, own).press("check")["answer"]
+    assert "8 GB is available." in answer and "It is unloaded for the run" in answer
+    assert "1 of 2 GB" not in own.model_line()
+    host.own_process = None
+    assert "1 of 2 GB of memory in use (CPU)" in own.model_line()
 
 
 def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
