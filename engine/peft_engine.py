@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,7 +29,7 @@ from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host, LlamaCpp, unwrap_peft
 from ..core.jobs import Advice, Job, JobEnded, Note, Stage
 from ..records.folder import RunFolder, choose_run_folder, hold_run_lock, loras, run_files
-from ..records.remote import remote_control
+from ..records.remote import FOLLOWED, remote_control
 from ..records.report import Workload, estimate_time
 from ..settings.definitions import TrainingSettings
 from ..train_utils import plural
@@ -88,17 +89,20 @@ class PeftEngine:
             from .checks import check_run
             from .training import run_with_report
 
-            if blockers := texts(check_run(settings, host), "problem"):
+            folders, blockers = host.folders, texts(check_run(settings, host), "problem")
+            if blockers:
                 # All problems, to be fixed in one go; the data read for this are cached for the next start.
                 job.log.append(Stage(text="Checking the requirements"))
                 with suppress(ModelError):  # Check needs the model, which is not loaded
                     blockers = self.check_start(settings, host, resume=resume).problems
-                raise SettingsError(blockers)
-            folders = host.folders
+                if FOLLOWED not in os.environ:
+                    raise SettingsError(blockers)
             folder = choose_run_folder(settings, folders, resume)
             # The lock says to other programs that this run is in progress, until its report is written. The remote
             # control lets them follow it, and takes their requests.
             with hold_run_lock(folder.name, folders), remote_control(folder, job, folders):
+                if blockers:  # here, so that whoever waits for the end reads it as an event
+                    raise SettingsError(blockers)
                 return run_with_report(lambda: self._train_and_test(settings, host, job, folder), folders, job)
 
     def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -> JobEnded:

@@ -166,6 +166,9 @@ def test_a_resumed_run_shows_what_was_before(own, place):
 
 @pytest.mark.long
 def test_a_process_that_cannot_train_says_why(own, place):
+    refused = own.start(optimizer="paged_adamw_8bit")
+    refused.log.wait_closed()
+    assert refused.end.text.startswith("Optimizer: paged_adamw_8bit needs") and not refused.end.details
     own.host.own_process = OwnProcess(Path(sys.executable), str(place.folders.models / "gone"))
     job = own.start()
     job.log.wait_closed()
