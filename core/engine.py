@@ -167,3 +167,6 @@ class Engine(Protocol[Settings, Report]):
     def attach_lora(self, name: str, strength: float, host: Host, job: Job) -> JobEnded: ...
 
     def detach_lora(self, host: Host, job: Job) -> JobEnded: ...
+
+    def close(self) -> None:
+        """End the worker that holds a model, if there is one; it is started again when it is needed."""

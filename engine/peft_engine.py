@@ -244,6 +244,9 @@ class PeftEngine:
             outcome="finished", text=f"{', '.join(names)} {are} detached." if names else "No LoRA was attached."
         )
 
+    def close(self) -> None:
+        """There is no worker: all is done in this process."""
+
 
 def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     """Yield the time of the run by earlier runs, and when recall is measured; none while there are problems."""

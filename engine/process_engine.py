@@ -207,7 +207,7 @@ class Worker:
                 if self.is_alive():
                     continue
             if kind == "crash" and self._is_closed:
-                raise BusyError("A run is starting, so this was stopped. Try again when the run has ended.")
+                raise BusyError("This was stopped for a run, or for the training environment. Try again later.")
             if kind == "event":
                 if job is not None:
                     job.log.append(value)

@@ -126,9 +126,14 @@ class PageContext:
         except (TrainingProError, OSError) as error:
             return markup.problem(error_message(error))
 
+    def free_environment(self) -> None:
+        """End the worker, because Windows can't replace or remove files that are in use; refuse during a run."""
+        refuse_while_training(self.host.folders)
+        self.engine.close()
+
     def remove_environment(self, folders: Folders) -> str:
-        """Remove the environment of training processes, unless one may be using it; returns a message."""
-        refuse_while_training(folders)
+        """Remove the environment of training processes, unless a run may be using it; returns a message."""
+        self.free_environment()
         return remove_environment(folders)
 
     def model_line(self) -> str:

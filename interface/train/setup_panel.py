@@ -12,7 +12,6 @@ from ...core.errors import SettingsError
 from ...core.jobs import Job, JobKind, Request
 from ...core.own_environment import State, own_environment
 from ...downloads import virtual_env
-from ...records.folder import refuse_while_training
 from ...train_utils import size
 from ..base import PageContext, add_handler, markup, page_load
 
@@ -74,7 +73,7 @@ class SetupPanel:
             raise SettingsError([f"Build of torch {build!r} is not valid. Enter {BUILD_HELP}."])
         is_plan = label != INSTALL
         if not is_plan:
-            refuse_while_training(self._context.host.folders)
+            self._context.free_environment()
         title = "Finding out what to download" if is_plan else "Setting up training"
         work = virtual_env.set_up(self._context.host.folders, torch=build, plan=is_plan)
         job = self._context.session.start_without_model(KIND, title, work)

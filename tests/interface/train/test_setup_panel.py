@@ -74,9 +74,16 @@ def host(tmp_path, registry, monkeypatch):
         server.shutdown()
 
 
+class Engine:
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
 @pytest.fixture
 def context(host):
-    return PageContext(host, None, Session())
+    return PageContext(host, Engine(), Session())
 
 
 @pytest.fixture
@@ -103,6 +110,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     page.press("setup-go")
     made = page.press("setup-go", setup_go="Download and install")
     assert "Training environment: " in made["setup-text"] and made["setup-said"] == ""
+    assert context.engine.closed == 2  # before each try to install
     assert not made["setup-go"]["visible"]
     assert (
         find().state is State.READY and find().size > 1_000_000 and not list(folders.training.glob("*.downloads"))
@@ -151,7 +159,7 @@ def test_what_was_begun_is_removed_after_a_question(page, context, host):
     tab = open_tab(RunsTab, context)
     assert "Remove it (2 bytes)?" in str(tab.until("runs-environment", lambda shown: shown)["runs-environment"])
     assert "Removed the training environment" in tab.press("runs-environment")["runs-said"]
-    assert not folder.exists()
+    assert not folder.exists() and context.engine.closed == 1
 
 
 def test_it_is_hidden_where_the_host_can_train_and_locked_where_several_people_use_it(context, host):
