@@ -53,7 +53,7 @@ CPU_NOTE = (
     "million parameters trained at about 300 tokens per second: 7 minutes for each epoch of a book of 100,000 "
     "words. A model with ten times as many parameters takes about ten times as long."
 )
-AMD_NOTE = "This computer has an AMD GPU. To train on it, choose a ROCm build of torch, such as rocm6.4."
+AMD_NOTE = "This computer has an AMD GPU. To train on it, choose a ROCm build of torch (see pytorch.org)."
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def torch_arguments(pip: Pip, pin: str, spec: str | None, emit: Emit = lambda ev
         if re.match(r"torch\b", first) or "://" in first or Path(first).is_file():
             return [first, *rest]
         raise TrainingProError(
-            f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126, rocm6.4), "
+            f"--torch {spec!r} is not valid. Use a version (2.12.0), a PyTorch build (cpu, cu126), "
             "or anything else that pip accepts (the path or URL of a wheel, or 'torch==2.12.0 --index-url URL')."
         )
     wheels = pip.resolve(pin)

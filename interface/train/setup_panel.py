@@ -38,7 +38,7 @@ TEXTS = {
 }
 # Builds that PyTorch's own index has. Anything else that pip accepts could run code of somebody else's.
 BUILD = re.compile(r"cpu|xpu|cu\d+|rocm\d+(\.\d+)*")
-BUILD_HELP = "for example cu126 or rocm6.4; empty: the build for your GPU, or for the CPU"
+BUILD_HELP = "for example cu126, or a ROCm build (see pytorch.org); empty: the build for your GPU, or for the CPU"
 
 
 class SetupPanel:
