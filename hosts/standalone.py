@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +64,11 @@ def standalone_folders(user_data: Path) -> Folders:
 
 
 def list_models(root: Path) -> list[str]:
-    """Names of the folders with a config.json and of the GGUF files in the models folder."""
+    """Names of the folders with a config.json and of the GGUF files, at any depth, in the models folder."""
     folders = (path.parent for path in root.glob("*/config.json"))
-    files = (*root.glob("*.gguf"), *root.glob("*/*.gguf"))
+    walked = os.walk(root, followlinks=True)
+    files = [Path(parent, name) for parent, _, names in walked for name in names if name.endswith(".gguf")]
+    files = [path for path in files if "mmproj" not in path.name.lower()]  # for pictures, beside a model
     # Of a file in several parts, the first one stands for all.
     later_parts = {p for p in files if (part := gguf_header.PART.search(p.name)) and int(part[1]) > 1}
     names = {p.relative_to(root).as_posix() for p in [*folders, *files] if p not in later_parts}

@@ -68,8 +68,7 @@ class WebuiHost:
     @property
     def chosen_model(self) -> str:
         """The model in the models folder that the user wants to train; empty: the one that the host has loaded."""
-        chosen = str(read_json(self.folders.own_model, {}).get("model", ""))
-        return chosen if chosen in self.models() else ""
+        return str(read_json(self.folders.own_model, {}).get("model", ""))
 
     def choose_model(self, name: str) -> None:
         if name:
@@ -124,9 +123,11 @@ class WebuiHost:
         except ModelError as error:
             return ModelStatus(problem=str(error))
         if target is not None:
-            name = Path(target.model).name
-            can_train = own_environment(self.folders).state.can_train
-            problem = "" if can_train else f"To train {name}, press 'Set up training' first."
+            name, chosen, problem = Path(target.model).name, self.chosen_model, ""
+            if chosen and not Path(target.model).exists():
+                problem = f"{chosen}, chosen under 'What to train', is not in {self.folders.models}. Choose again."
+            elif not own_environment(self.folders).state.can_train:
+                problem = f"To train {name}, press 'Set up training' first."
             return ModelStatus(
                 name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), problem
             )

@@ -143,8 +143,10 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
 
     def show() -> tuple[Any, Any]:
         # The models folder can be another one by now: the webui has a picker for it.
-        choices = [(LOADED_MODEL, ""), *((name, name) for name in host.models())]
-        own = host.own_process
+        names, own = host.models(), host.own_process
+        if host.chosen_model not in ("", *names):  # Gradio refuses a value that it does not offer
+            names = [*names, host.chosen_model]
+        choices = [(LOADED_MODEL, ""), *((name, name) for name in names)]
         return gr.update(choices=choices, value=host.chosen_model), gr.update(
             value=host.unloads_for_runs, visible=own is not None
         )

@@ -51,9 +51,11 @@ def test_models_are_folders_with_a_config_and_gguf_files(copy, host, tmp_path):
     said = refusal(host("other").card)
     assert said.startswith(f"There is no model 'other' in {copy.parent}") and said.endswith("Available: mine.")
     assert "There is no model" in refusal(host(str(copy.parent / "empty")).card)
-    for name in ("Alone.gguf", "quants/q4.gguf"):
+    (copy.parent / "publisher" / "repository").mkdir(parents=True)
+    deep = "publisher/repository/q8.gguf"
+    for name in ("Alone.gguf", "quants/q4.gguf", "quants/mmproj-F16.gguf", deep):
         (copy.parent / name).write_bytes(b"GGUF")
-    assert host().models() == ["Alone.gguf", "mine", "quants/q4.gguf"]
+    assert host().models() == ["Alone.gguf", "mine", deep, "quants/q4.gguf"]
 
 
 @pytest.mark.parametrize("text", ["{broken", "{}", "[1]", '{"model_type": "newfangled"}', "a tokenizer"])

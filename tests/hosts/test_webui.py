@@ -313,6 +313,16 @@ def test_llama_cpp_starts_again_with_a_lora_and_takes_another_strength_while_it_
     assert PeftEngine().detach_lora(served.host, Job("model", "a test")).text == "No LoRA was attached."
 
 
+def test_a_chosen_model_that_is_gone_is_a_problem_and_not_replaced_by_the_chats(served):
+    chosen = served.host.folders.models / "chosen.gguf"
+    chosen.touch()
+    served.host.choose_model("chosen.gguf")
+    assert problem() == "To train chosen.gguf, press 'Set up training' first."
+    chosen.unlink()
+    gone = f"chosen.gguf, chosen under 'What to train', is not in {chosen.parent}. Choose again."
+    assert problem() == gone and served.host.own_process.model == str(chosen)
+
+
 @pytest.mark.parametrize("flags", ["--lora mine.gguf", ' "--lora mine.gguf"', "lora=mine.gguf,jinja", ""])
 def test_the_users_own_flags_and_loras_stay(served, shared, monkeypatch, flags, tmp_path):
     monkeypatch.chdir(tmp_path)
