@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -47,8 +48,11 @@ NOT_FOR_RUNNING = ("tests", "bench", "docs", "user_data", "__pycache__", ".*")
 LAST_LINES = 12
 
 
-def _in_worker(method: Method) -> Method:
-    """Let a method of the engine run in the worker if the host's model is for processes of their own."""
+def _in_worker(method: Method, *, gguf_loading: str = "") -> Method:
+    """Let a method of the engine run in the worker if the host's model is for processes of their own.
+
+    With `gguf_loading`, the worker loads a GGUF file like this.
+    """
     signature = inspect.signature(method)
 
     @wraps(method)
@@ -57,6 +61,8 @@ def _in_worker(method: Method) -> Method:
         target: OwnProcess | None = given["host"].own_process
         if target is None:
             return method(engine, *args, **more)
+        if gguf_loading and target.model.endswith(".gguf"):
+            target = replace(target, loading=gguf_loading)
         job: Job | None = given.get("job")
         if job is not None:
             job.log.append(Stage(text="Starting"))
@@ -81,7 +87,7 @@ class ProcessEngine(PeftEngine):
     study = _in_worker(PeftEngine.study)
     exam = _in_worker(PeftEngine.exam)
     draw_map = _in_worker(PeftEngine.draw_map)
-    merge = _in_worker(PeftEngine.merge)
+    merge = _in_worker(PeftEngine.merge, gguf_loading="bfloat16")  # packed blocks can't take in a LoRA
     export_gguf = _in_worker(PeftEngine.export_gguf)
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from training_pro.core.engine import AnswerRequest, PreviewQuery
+from training_pro.core.engine import AnswerRequest, MergeRequest, PreviewQuery
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import OwnProcess
 from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
@@ -193,6 +193,14 @@ def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, p
         own.engine.check(place.settings(data=["gone.txt"], eval_data=["a.txt"], cutoff=10**6), own.host)
     assert refusal.value.problems
     own.engine.close()
+
+
+def test_a_worker_unpacks_a_gguf_file_to_merge_a_lora_into_it(own):
+    own.host.own_process, loaded = OwnProcess(Path("python"), "m.gguf"), []
+    own.engine.worker = lambda target, folders: SimpleNamespace(ask=lambda *_: loaded.append(target.loading))
+    own.engine.merge(MergeRequest("a", "out"), own.host, None)
+    own.engine.layers(own.host)
+    assert loaded == ["bfloat16", "auto"]
 
 
 @pytest.mark.long
