@@ -1,4 +1,4 @@
-"""What transformers leaves out of the config of a GGUF file: scaled positions, and the scale of some attentions.
+"""What transformers leaves out of the config of a GGUF file: positions, and the scale of some attentions.
 
 Without it, the model would compute other logits than llama.cpp does for the same file, most of all in long texts.
 """
@@ -32,6 +32,9 @@ def complete_config(config: Any, path: Path, header: Mapping[str, Any], tensors:
     positions = getattr(text, "rope_parameters", None)
     if architecture == "gpt-oss" or not positions:  # transformers reads its scaling
         return
+    base = header.get(f"{architecture}.rope.freq_base")
+    if base and "rope_theta" in positions:  # transformers does not read it for StarCoder2 and StableLM
+        positions["rope_theta"] = float(base)
     if "rope_factors_long.weight" in tensors or kind not in ("none", "linear"):
         kind = "longrope" if kind == "none" else kind
         raise ModelError(f"it scales positions in a way that is not read from GGUF files ({kind})")

@@ -14,8 +14,9 @@ from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Job
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.hosts.gguf_positions import complete_config
 from training_pro.hosts.standalone import StandaloneHost
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 gguf = pytest.importorskip("gguf")
 Q4 = gguf.GGMLQuantizationType.Q4_1
@@ -111,6 +112,13 @@ def test_positions_are_scaled_as_in_llama_cpp(place, tiny, kind, loading):
     expected = plain.model.rotary_emb.inv_freq / torch.tensor(divisors or 4.0)
     assert torch.allclose(model.model.rotary_emb.inv_freq, expected, rtol=1e-4)
     assert model.config.rope_parameters["rope_type"] == kind  # so that a merged model has it, too
+
+
+@pytest.mark.parametrize("architecture", ["starcoder2", "stablelm"])
+def test_the_base_of_the_positions_is_that_of_the_file(tmp_path, architecture):
+    config, header = AutoConfig.for_model(architecture), {"general.architecture": architecture}
+    complete_config(config, tmp_path, {**header, f"{architecture}.rope.freq_base": 1e6}, {})
+    assert config.rope_parameters["rope_theta"] == 1e6
 
 
 def test_positions_that_are_scaled_in_another_way_are_refused(place, tiny):
