@@ -17,7 +17,7 @@ import numpy as np
 from transformers import set_seed
 
 from ...core import dist_env
-from ...core.errors import DataError, ModelError, SettingsError, first_line
+from ...core.errors import DataError, ModelError, SavingError, SettingsError, first_line
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
@@ -114,6 +114,9 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
             start = folder.start.folder
             state = load_run_state(start)
             refuse_changes(state, run_plan, start)
+            if state.step > planned:  # equal after a kill before the LoRA was saved
+                text = f"{state.step} steps of '{folder.name}' are done, but the settings ask for {planned}. "
+                raise SavingError(f"{text}Increase Epochs (or Max steps), or press Resume in the Runs tab.")
             log.append(Note(text=f"Resuming from {start.name} (step {state.step})."))
         elif folder.initial_lora is not None:
             text = "Training PRO first moves the LoRA's current files to a backup folder."

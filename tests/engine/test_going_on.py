@@ -162,11 +162,12 @@ def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place,
 @pytest.mark.parametrize(
     ("named", "more"),
     [
-        ("rank (was 4 and is now 8)", {"rank": 8}),
-        ("seed (was 42 and is now 43)", {"seed": 43}),
-        ("data and slicing (Maximum context length (Cutoff) was 32 and is now 48)", {"cutoff": 48}),
-        ("data and slicing (the files, or how ", {"story": TRAINING_TEXT.replace("keeper", "warden")}),
-        ("model (was tiny and is now another)", {"model": "another"}),
+        ("changed: rank (was 4 and is now 8)", {"rank": 8}),
+        ("changed: seed (was 42 and is now 43)", {"seed": 43}),
+        ("changed: data and slicing (Maximum context length (Cutoff) was 32 and is now 48)", {"cutoff": 48}),
+        ("changed: data and slicing (the files, or how ", {"story": TRAINING_TEXT.replace("keeper", "warden")}),
+        ("changed: model (was tiny and is now another)", {"model": "another"}),
+        ("2 steps of 'a' are done, but the settings ask for 1. Increase Epochs (", {"max_steps": 1}),
     ],
 )
 def test_a_run_resumes_only_with_the_same_settings_texts_and_model(stopped, tmp_path, named, more):
@@ -176,7 +177,6 @@ def test_a_run_resumes_only_with_the_same_settings_texts_and_model(stopped, tmp_
     before = read_tree(stopped.folders.user_data)
     with pytest.raises(SavingError) as refusal:
         stopped.train(resume="newest", **{**LONG, **more})
-    assert "can't resume from checkpoint-2, because something has changed: " in str(refusal.value)
     assert named in str(refusal.value)
     assert read_tree(stopped.folders.user_data) == before
 
