@@ -203,6 +203,7 @@ class PlanChanged(Event):
     steps: int
     rates: tuple[float, ...]
     why: str
+    settings: Mapping[str, object] = field(default_factory=dict)  # the new ones, where epochs were added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +220,8 @@ def settings_in_force(events: Iterable[Event]) -> dict[str, object]:
     for event in events:
         if isinstance(event, RunPlanned):
             settings = {**event.settings}
+        elif isinstance(event, PlanChanged):
+            settings |= event.settings
         elif isinstance(event, LiveSettingsChanged):
             settings |= {key: new for key, (_, new) in event.changes.items()}
     return settings

@@ -171,8 +171,9 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
             assert state.steering is not None
             rates = run_plan.rates(state.steering.live[RATE_FACTOR])
             all_rates = rates.all(result.step_log.rates_used())
-            why = f"{added:g} more {plural(added, 'epoch')}"
-            job.log.append(PlanChanged(step=state.step, steps=rates.steps, rates=all_rates, why=why))
+            why, new = f"{added:g} more {plural(added, 'epoch')}", {"epochs": steps.epochs, "max_steps": max_steps}
+            changed = PlanChanged(step=state.step, steps=rates.steps, rates=all_rates, why=why, settings=new)
+            job.log.append(changed)
         result = _train_segment(run_plan, state, start, host, job, first=False)
     return result
 

@@ -96,9 +96,10 @@ def test_a_stop_rule_that_is_set_while_it_runs_is_on_disk_at_once(place):
 
 
 def test_what_changed_during_a_run_is_in_its_records_and_in_force_when_it_resumes(place):
-    job = at({2: changing(stop_at_loss=1.5, rate_factor=0.5), 3: STOP})
+    job = at({1: extending(1), 2: changing(stop_at_loss=1.5, rate_factor=0.5), 3: STOP})
     place.train(job=job, **FOUR)
-    assert jobs.settings_in_force(job.log.since(0))["stop_at_loss"] == 1.5
+    in_force = jobs.settings_in_force(job.log.since(0))
+    assert (in_force["stop_at_loss"], in_force["epochs"], in_force["max_steps"]) == (1.5, 5, 0)
     resumed = Job("training", "a test")
     place.train(job=resumed, resume="newest", **FOUR)  # the command does not say it again
     (planned,) = events_of(resumed, jobs.RunPlanned)
