@@ -16,6 +16,7 @@ from .options import say
 from .train import add_settings, read_settings
 
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a run to take a request: it looks between two steps
+AT_ONCE = ("stop", "pause", "resume", "save")  # also during a pause
 
 
 def run_status(arguments: Sequence[str]) -> int:
@@ -59,7 +60,9 @@ def run_tell(arguments: Sequence[str]) -> int:
             "this file as soon as it appears on the computer that trains."
         )
     else:
-        say(f"{args.name} {REQUESTS[args.request].words}.")
+        waits = args.request not in AT_ONCE and read_progress(args.name, folders).paused
+        pause = " It is paused, so this waits until you tell it to resume." if waits else ""
+        say(f"{args.name} {REQUESTS[args.request].words}.{pause}")
     return 0
 
 

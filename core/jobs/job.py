@@ -118,10 +118,18 @@ class RunControl:
             self._requests -= {Request.PAUSE, Request.FREE_MEMORY}
             self._changed.notify_all()
 
-    def wait_while_paused(self) -> None:
-        """Block the training thread until the run may continue or has to free its memory."""
+    def wait_while_paused(self) -> bool:
+        """Block the training thread until the run may continue or has to free its memory.
+
+        Returns True, and clears the request, if it is to save a checkpoint first, and then to wait again.
+        """
+
+        def is_paused() -> bool:
+            return self.asked(Request.PAUSE) and not self.asked(Request.FREE_MEMORY)
+
         with self._changed:
-            self._changed.wait_for(lambda: not self.asked(Request.PAUSE) or self.asked(Request.FREE_MEMORY))
+            self._changed.wait_for(lambda: not is_paused() or self.asked(Request.CHECKPOINT))
+            return is_paused() and self.take(Request.CHECKPOINT)
 
 
 class EventLog:

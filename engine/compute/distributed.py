@@ -57,16 +57,16 @@ def sync_control(control: RunControl, clock: float) -> tuple[frozenset[Request],
     return requests, float(shared_clock[0])
 
 
-def wait_while_paused(control: RunControl) -> None:
+def wait_while_paused(control: RunControl) -> bool:
     """Block the training thread; several processes look together, since one that waits alone would be given up."""
     if not _is_distributed():
-        control.wait_while_paused()
-        return
+        return control.wait_while_paused()
     paused, stopped = True, False
     while paused and not stopped:
         time.sleep(PAUSE_LOOK_SECONDS)
         paused, stopped = any_rank(control.asked(Request.PAUSE), control.asked(Request.STOP))
     control.resume()
+    return False
 
 
 @contextmanager

@@ -34,6 +34,10 @@ class TrainerHooks(Trainer):  # type: ignore[misc]
         # A full disk must not end a run, and `on_save` comes only after everything was written.
         self.write_checkpoint(partial(super()._save_checkpoint, model, trial))
 
+    def save_now(self) -> None:
+        """Save a checkpoint while a callback waits, for which the loop would save only afterwards."""
+        self._save_checkpoint(self.model, None)
+
 
 def attention_of(model: Any) -> str:
     """Return the name of the attention implementation that a model uses."""

@@ -71,6 +71,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
         self.last_saved = start
         self.save_error = ""
+        self.save_now: Callable[[], None]  # of the trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **loop: Any) -> None:
         if state.global_step:
@@ -149,18 +150,21 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if warning := self.step_log.warn_of_fall(preferences):
             self._log.append(Advice(text=f"Step {step}: {warning}"))
         self._monitor.observe_step(progress)
+        if change := self.phases.update(progress.smoothed):
+            self._log.append(Note(text=f"Batch order after step {step}: {change}"))
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
         if any(distributed.any_rank(pauses)):  # if any process was asked to
             text = f"Paused after step {step} until you resume the run; the model stays in memory"
             self._log.append(Stage(text=text, kind=StageKind.PAUSED))
             started = time.monotonic()
-            distributed.wait_while_paused(self._control)
+            while distributed.wait_while_paused(self._control):
+                self._reason = "user"
+                self.save_now()
+                self.on_save(args, state, control)
             # A pause must not count as a slow step.
             self.step_log.exclude_time(time.monotonic() - started, was_paused=True)
             self._log.append(Note(text=f"Resuming after step {step}."))
             self._log.append(Stage(text="Training", kind=StageKind.TRAINING))
-        if change := self.phases.update(progress.smoothed):
-            self._log.append(Note(text=f"Batch order after step {step}: {change}"))
 
         evaluation = self._measure(step)
         # The clock and the requests are those of rank 0, so that all processes decide the same.

@@ -49,6 +49,7 @@ class RunTrainer(TrainerHooks):
     ) -> None:
         self._run_plan, self._objective, self._sums, self._callback = run_plan, objective, sums, callback
         self.check_step, self.write_checkpoint = self._check_step, callback.save_checkpoint
+        callback.save_now = self.save_now
         self._step_loss: Any = 0.0
         super().__init__(
             model=model,

@@ -206,7 +206,8 @@ class RunView:
                 return "Stopping. First, recall is measured. Then the LoRA is saved."
             return f"Stopping. {self._stage}"
         if kind is events.StageKind.PAUSED and not stopping:
-            return self._stage
+            waits = bool(pending - {Request.PAUSE, Request.CHECKPOINT})
+            return f"{self._stage} Your other requests wait until you press Resume." if waits else self._stage
         return next((text for request, text in REQUEST_MESSAGES.items() if request in pending), self._stage)
 
     def _figures(self) -> str:

@@ -251,6 +251,26 @@ def test_discarding_a_resume_keeps_the_earlier_run_with_all_its_checkpoints(plac
     assert read_tree(place.lora()) == before
 
 
+def test_a_checkpoint_is_saved_during_a_pause_and_the_run_resumes_from_it(place, whole):
+    paused = []
+
+    def watch(job, event):
+        if isinstance(event, Step) and event.step == 3:
+            job.control.ask(Request.PAUSE)
+        elif isinstance(event, Stage) and event.text.startswith("Paused"):
+            job.control.ask(Request.CHECKPOINT)
+            threading.Timer(2, job.control.resume).start()
+        elif isinstance(event, CheckpointSaved):
+            paused.append(job.control.pending)
+            break_down(job)
+
+    with pytest.raises(OSError, match="the power went"):
+        place.train(name="parts", job=watched_job(watch), **LONG)
+    assert paused == [{Request.PAUSE}]
+    place.train(name="parts", resume="newest", **LONG)
+    assert place.weights("parts") == weights(whole)
+
+
 @pytest.mark.long
 def test_a_pause_lasts_until_resumed_and_changes_nothing(place, whole):
     stopping = []

@@ -70,3 +70,8 @@ def test_telling_says_what_the_run_will_do_and_two_requests_at_once_both_arrive(
     for other in others:
         other.join()
     assert night.control.pending == {Request.CHECKPOINT, Request.EVALUATE, Request.SAMPLE}
+    night.control.ask(Request.PAUSE)
+    while not read_progress("night", folders).paused:
+        Event().wait(0.01)
+    assert call("tell", "night", "sample")[2].endswith(" It is paused, so this waits until you tell it to resume.")
+    assert "paused" not in call("tell", "night", "save")[2]

@@ -92,6 +92,8 @@ def test_what_was_asked_of_a_run_is_said_until_it_is_done():
     assert "Pausing after this step ..." in after(jobs.Request.PAUSE)
     assert paused.text in after(jobs.Request.PAUSE, stage=paused)
     assert "Pausing after" not in after(jobs.Request.PAUSE, stage=paused)
+    assert "wait until" not in after(jobs.Request.PAUSE, jobs.Request.CHECKPOINT, stage=paused)
+    assert "requests wait until you" in after(jobs.Request.PAUSE, jobs.Request.SAMPLE, stage=paused)
     stopped = after(jobs.Request.PAUSE, jobs.Request.STOP, stage=paused)
     assert "Stopping after this step ..." in stopped and "Paused" not in stopped and "ends at about" not in stopped
     assert "Stopping. Saving the LoRA" in after(jobs.Request.STOP, stage=saving)
