@@ -108,9 +108,16 @@ class PeftEngine:
     def _train_and_test(self, settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -> JobEnded:
         """Train, and test a finished LoRA if the settings say so."""
         from .inference import evidence
+        from .lora import adapter
         from .training import run
 
         ended = run.train(settings, host, job, folder)
+        if (name := folder.name) in host.model_status().loras and ended.folder == folder.path:
+            try:
+                adapter.renew(name, host)
+                job.log.append(Note(text=f"{name} is attached with its new weights."))
+            except Exception as error:  # noqa: BLE001 - the run is saved
+                job.log.append(Advice(text=f"{still_attached(name)} ({first_line(error)})"))
         is_wanted = settings.aside.test_at_end and not settings.lora.whole_model
         if is_wanted and ended.outcome == "finished" and dist_env.is_main_process():
             try:
@@ -246,6 +253,11 @@ class PeftEngine:
 
     def close(self) -> None:
         """There is no worker: all is done in this process."""
+
+
+def still_attached(name: str) -> str:
+    """Say that an attached LoRA has the weights from before its run."""
+    return f"{name} is still attached as it was before this run. To use the new weights, attach it again."
 
 
 def _run_notes(report: DatasetReport, settings: TrainingSettings, host: Host) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ from ..records.folder import choose_run_folder, is_in_progress, refuse_in_progre
 from ..records.remote import FOLLOWED, follow_run, running_folder
 from ..settings.definitions import FULL_FINETUNE, TrainingSettings
 from ..settings.files import as_file
-from .peft_engine import PeftEngine
+from .peft_engine import PeftEngine, still_attached
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 # In the folder of a run that was started here: what it was started with, and all that it printed.
@@ -119,6 +119,8 @@ class ProcessEngine(PeftEngine):
                 raise
             text = f"The model of the chat could not be loaded again. {error_message(error)}"
             job.log.append(Advice(text=text))
+        if ended.folder and ended.folder.name in host.model_status().loras:
+            job.log.append(Advice(text=still_attached(ended.folder.name)))
         return ended
 
     def find_runs(self, session: Session, host: Host) -> None:

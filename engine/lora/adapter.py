@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -227,6 +228,21 @@ def put_on(name: str, strength: float, host: Host) -> None:
         remaining = f" {', '.join(loaded.loras)} {stays} attached." if loaded.loras else ""
         raise SavingError(f"{error}{remaining}") from error
     host.set_loras(model, (name,))
+
+
+def renew(name: str, host: Host) -> None:
+    """Load the only LoRA on the host's model again, at the same strength: a run has written new weights."""
+    loaded = host.loaded_model()
+    if loaded.loras != (name,):
+        raise SavingError(f"{', '.join(loaded.loras)} are attached together.")
+    (adapter_name,), strength = loaded.model.active_adapters, 1.0
+    for layer in loaded.model.modules():
+        if isinstance(layer, LoraLayer):
+            rank, alpha = layer.r[adapter_name], layer.lora_alpha[adapter_name]
+            rslora = loaded.model.peft_config[adapter_name].use_rslora
+            strength = layer.scaling[adapter_name] * (math.sqrt(rank) if rslora else rank) / alpha
+            break
+    put_on(name, strength, host)
 
 
 def take_off(host: Host) -> tuple[str, ...]:

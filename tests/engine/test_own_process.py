@@ -18,7 +18,18 @@ import pytest
 from training_pro.core.engine import AnswerRequest, MergeRequest, PreviewQuery
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import OwnProcess
-from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
+from training_pro.core.jobs import (
+    Advice,
+    Answer,
+    Note,
+    Request,
+    RunPlanned,
+    Session,
+    Stage,
+    StageKind,
+    Step,
+    event_file,
+)
 from training_pro.engine import process_engine
 from training_pro.engine.process_engine import ProcessEngine
 from training_pro.records.folder import run_files, runs_in_progress
@@ -91,7 +102,7 @@ def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, pla
         raise RuntimeError("CUDA out of memory.")
 
     place.train(name="here")
-    own.host.own_process = replace(own.host.own_process, lend_memory=lend)
+    own.host.own_process, own.host.loras = replace(own.host.own_process, lend_memory=lend), ("a",)
     job = own.start()
     while job.control.forward is None:
         time.sleep(0.02)
@@ -107,6 +118,8 @@ def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, pla
     assert [step["step"] for step in steps] == [1, 2, 3, 4] and events[-1]["event"] == "job_ended"
     assert [event.loss for event in job.log.since(0) if is_step(event)] == [step["loss"] for step in steps]
     assert not place.folders.running.exists() and runs_in_progress(place.folders) == []
+    said = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    assert any(text.startswith("a is still attached as it was before this run.") for text in said)
 
 
 def test_a_run_outlives_the_program_that_has_started_it_and_is_found_again(own, place):

@@ -64,6 +64,16 @@ def test_strength_scales_what_a_lora_adds_as_alpha_does(with_lora):
     assert torch.allclose(scaled, logits(host), atol=1e-6)
 
 
+def test_a_lora_that_is_trained_while_it_is_attached_is_then_attached_anew_at_its_strength(with_lora):
+    host, job = with_lora.host(), Job("training", "a test")
+    with_lora.attach_lora(host, "a", 0.5)
+    with_lora.train(host, job=job, if_exists="replace", rank=8, max_steps=1)
+    assert "a is attached with its new weights." in texts(job)
+    trained = logits(host)
+    with_lora.attach_lora(host, "a", 0.5)
+    assert torch.equal(trained, logits(host))
+
+
 def change_config(folder, **values):
     config = folder / "adapter_config.json"
     config.write_text(json.dumps(read(config) | values), encoding="utf-8")
