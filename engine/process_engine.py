@@ -29,7 +29,7 @@ from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Advice, Job, JobEnded, Request, Session, Stage, event_file
 from ..core.version import ROOT, VERSION, newest_mtime
 from ..records import queue
-from ..records.folder import choose_run_folder, is_in_progress, refuse_in_progress
+from ..records.folder import choose_run_folder, is_in_progress, loras, refuse_in_progress
 from ..records.remote import FOLLOWED, follow_run, running_folder
 from ..settings.definitions import FULL_FINETUNE, TrainingSettings
 from ..settings.files import as_file
@@ -299,12 +299,18 @@ def _is_starting(running: Path, folder: Path) -> bool:
 
 def follow_to_end(job: Job, folder: Path, folders: Folders, is_alive: Callable[[], bool]) -> JobEnded:
     """Follow a run in a process of its own to its end, and remove what was only for following it."""
-    running = running_folder(folder.name, folders)
+    running, before = running_folder(folder.name, folders), len(job.log)
     ended = follow_run(folder, job, folders, is_alive, files.modified_at(running / STARTED))
     if ended is None:
         output = last_lines((running / OUTPUT).read_bytes()) if (running / OUTPUT).is_file() else ""
         text = f"The process that trained '{folder.name}' has ended unexpectedly."
-        ended = JobEnded(outcome="failed", text=output or text, details=text if output else "")
+        if len(job.log) > before:  # it had begun, and would have said why it failed: the system has ended it
+            text += " Perhaps the computer ran out of RAM."
+            if loras.resumable_checkpoints(folder):
+                text += " You can resume it from its last checkpoint."
+        elif output:  # the error is in it
+            text, output = output, text
+        ended = JobEnded(outcome="failed", text=text, details=output)
     if not is_in_progress(folder.name, folders):  # another program may have been faster with this name
         shutil.rmtree(running, ignore_errors=True)
     with suppress(OSError):

@@ -15,23 +15,13 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from training_pro.core import jobs
 from training_pro.core.engine import AnswerRequest, MergeRequest, PreviewQuery
 from training_pro.core.errors import BusyError, SettingsError
 from training_pro.core.host import OwnProcess
-from training_pro.core.jobs import (
-    Advice,
-    Answer,
-    Note,
-    Request,
-    RunPlanned,
-    Session,
-    Stage,
-    StageKind,
-    Step,
-    event_file,
-)
+from training_pro.core.jobs import Answer, Note, Request, RunPlanned, Session, Stage, StageKind, Step, event_file
 from training_pro.engine import process_engine
-from training_pro.engine.process_engine import ProcessEngine
+from training_pro.engine.process_engine import ProcessEngine, follow_to_end
 from training_pro.records.folder import run_files, runs_in_progress
 from training_pro.records.remote import send_request
 from training_pro.tests.fakes import FakeHost
@@ -47,6 +37,10 @@ from training_pro.tests.engine.test_own_process import begin
 begin(*sys.argv[2:])
 """
 """A program with the tab, which starts a run and waits for it."""
+KILLED = (
+    "The process that trained 'a' has ended unexpectedly. Perhaps the computer ran out of RAM. You can resume it "
+    "from its last checkpoint."
+)
 
 
 @pytest.fixture
@@ -118,7 +112,7 @@ def test_a_run_obeys_the_tab_and_gives_the_bits_of_a_run_in_its_program(own, pla
     assert [step["step"] for step in steps] == [1, 2, 3, 4] and events[-1]["event"] == "job_ended"
     assert [event.loss for event in job.log.since(0) if is_step(event)] == [step["loss"] for step in steps]
     assert not place.folders.running.exists() and runs_in_progress(place.folders) == []
-    said = [event.text for event in job.log.since(0) if isinstance(event, Advice)]
+    said = [event.text for event in job.log.since(0) if isinstance(event, jobs.Advice)]
     assert any(text.startswith("a is still attached as it was before this run.") for text in said)
 
 
@@ -187,6 +181,19 @@ def test_a_process_that_cannot_train_says_why(own, place):
     job.log.wait_closed()
     assert job.end.outcome == "failed" and "There is no model" in job.end.text
     assert not place.folders.running.exists()
+
+
+def test_a_run_that_is_killed_says_so_and_not_what_it_printed(with_lora):
+    running = with_lora.folders.running / "a"
+    for events, text, details in (
+        ("", "No such model.", "The process that trained 'a' has ended unexpectedly."),
+        (event_file.event_line(Stage(text="Training")), KILLED, "No such model."),
+    ):
+        running.mkdir(parents=True)
+        (running / "output.txt").write_text("No such model.\n")
+        (running / event_file.EVENTS).write_text(events)
+        ended = follow_to_end(jobs.Job("training", "a"), with_lora.lora(), with_lora.folders, lambda: False)
+        assert (ended.outcome, ended.text, ended.details) == ("failed", text, details)
 
 
 def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, place):
