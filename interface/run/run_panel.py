@@ -281,7 +281,7 @@ class RunPanel:
 
     def _on_resume(self) -> str:
         """Resume the last run; the panel shows its progress."""
-        self._context.resume_run(self._context.host.folders.loras / self._last_run_name())
+        self._context.resume_run(self._context.host.folders.loras / self._resumable_name())
         return ""
 
     def _last_run_name(self) -> str:
@@ -289,6 +289,13 @@ class RunPanel:
         job = self._context.session.latest("training")
         folder = job.end.folder if job is not None and job.end is not None else None
         return folder.name if folder is not None and folder.parent == self._context.host.folders.loras else ""
+
+    def _resumable_name(self) -> str:
+        """The name of the last run; also of one that failed, whose end names no folder."""
+        job = self._context.session.latest("training")
+        if job is not None and job.end is not None and job.end.outcome == "failed":
+            return job.result_name
+        return self._last_run_name()
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:
         """Show the running or last run and the queue, then every change while the page is open."""
@@ -351,7 +358,7 @@ class RunPanel:
         view, enabled = self._view, not self._context.read_only_reason()
         running = view is not None and view.running
         name = "" if running else self._last_run_name()
-        resumable = enabled and self._context.can_resume(name)
+        resumable = enabled and self._context.can_resume(self._resumable_name())
         # On the standalone page, Try it shows the replies.
         can_chat = enabled and bool(name) and not self._context.host.owns_process
         can_attach = can_chat and loras.has_lora(self._context.host.folders.loras / name)

@@ -192,6 +192,21 @@ def test_the_same_failure_once_more_is_shown_once_more(fresh, host, session):
     assert "No model." in first and first == second and emptied == ""
 
 
+def test_a_run_that_failed_in_the_middle_can_be_resumed(tmp_path, session):
+    host, resumed = FakeHost(folders=make_folders(tmp_path)), []
+    settings = {"name": "night", "data": ["story.txt"], "stop_at_loss": 1.5}
+    write_files(host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
+    engine = SimpleNamespace(train=lambda *run, **more: resumed.append(run[0]) or JobEnded(outcome="stopped"))
+    page = open_tab(TrainTab, PageContext(host, engine, session))
+    fail(session, host)
+    page.until("again")
+    shown = page.press("version", "change")
+    assert (shown["run-resume"]["visible"], shown["run-attach"]["visible"]) == (True, False)
+    page.press("run-resume")
+    session.latest("training").log.wait_closed()
+    assert resumed[0].stopping.stop_at_loss == 1.5
+
+
 def test_an_interrupted_run_resumes_with_its_own_settings_and_a_later_one_gets_none_of_them(host, session):
     write_files(host.folders.loras, "night", files_of_run("finished"))
     settings = {"name": "night", "data": ["story.txt"], "method": "full", "stop_at_loss": 1.5}
