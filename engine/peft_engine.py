@@ -27,7 +27,7 @@ from ..core.engine import (
 from ..core.errors import ModelError, SavingError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host, LlamaCpp, unwrap_peft
-from ..core.jobs import Advice, Job, JobEnded, Note, Stage
+from ..core.jobs import Advice, Job, JobEnded, Note, Request, Stage
 from ..records.folder import RunFolder, choose_run_folder, hold_run_lock, loras, run_files
 from ..records.remote import FOLLOWED, remote_control
 from ..records.report import Workload, estimate_time
@@ -36,6 +36,14 @@ from ..train_utils import plural
 
 if TYPE_CHECKING:
     from ..data.report import DatasetReport
+
+
+# What a run that is being saved or tested can't do any more, and what the user can do instead.
+TOO_LATE = {
+    Request.DISCARD: " To delete the LoRA, use the Runs tab.",
+    Request.MORE_EPOCHS: " To train longer, continue the LoRA.",
+    Request.PAUSE: "",
+}
 
 
 class PeftEngine:
@@ -124,6 +132,10 @@ class PeftEngine:
                 evidence.measure_besides_recall(settings.what.name, host, job)  # the run has measured its recall
             except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
                 job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
+        late = job.control.pending & TOO_LATE.keys()
+        if late and ended.folder is not None:  # otherwise it was discarded
+            text = "You made your last request after the last step, so it was not carried out."
+            job.log.append(Advice(text="".join([text, *(TOO_LATE[request] for request in late)])))
         return ended
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:

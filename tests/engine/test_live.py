@@ -174,6 +174,12 @@ def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit_and_puts_the_lora_back_o
     assert not torch.equal(logits(), before)
 
 
+def test_a_request_after_the_last_step_is_answered(place):
+    job = watched_job(lambda job, event: getattr(event, "text", "") == "Saving the LoRA" and extending(1)(job))
+    assert place.train(job=job, max_steps=1).outcome == "finished"
+    assert "so it was not carried out. To train longer, continue the LoRA." in texts(job, jobs.Advice)[-1]
+
+
 @pytest.mark.parametrize("request_", [Request.STOP, Request.DISCARD])
 def test_a_run_paused_without_memory_can_be_stopped(with_lora, request_):
     host = with_lora.host()
