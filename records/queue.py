@@ -169,6 +169,9 @@ class QueueRunner:
         self._path = host.folders.queue
         self._auto_start = session.auto_start
         self._auto_start.start_next, self._auto_start.record_end = self._start_next, self._record_end
+        job = session.latest("training")  # one in a process of its own may have ended meanwhile
+        if job is not None and not job.running:
+            self._record_end(job)
 
     @property
     def queue(self) -> Queue:

@@ -213,6 +213,16 @@ def test_after_a_restart_nothing_starts_by_itself(program):
         assert (third.waits, third.done) == (["b"], [("a", "stopped")])
 
 
+def test_a_run_that_ended_while_no_program_was_there_is_recorded(program):
+    program.put("a")
+    program.line.start()
+    program.wait_until(lambda: program.began == ["a"])
+    session, number = Session(), program.session.auto_start.current_number
+    session.auto_start.current_number = number
+    session.train("a", program.host, lambda job: DONE, queue_number=number, is_elsewhere=True).log.wait_closed()
+    assert Program(Host(program.host.folders), session).done == [("a", "finished")]
+
+
 def test_an_older_log_is_not_taken_for_that_of_the_run(program):
     folder = program.host.folders.loras / "a"
     folder.mkdir(parents=True)
