@@ -213,8 +213,8 @@ class RunPanel:
         add_handler(start_click, self._on_start, form, results, what="Start")
         response, attach, resume = self._response, self._attach_button.click, self._resume_button.click
         add_handler(attach, self._on_attach, None, response, what="Attaching the LoRA")
-        add_handler(resume, self._on_resume, None, response, what="Resuming the run")
         fields = list(self._form.components.values())
+        add_handler(resume, self._on_resume, None, [response, *fields], what="Resuming the run")
         add_handler(self._copy_button.click, self._on_copy, None, fields, what="Copying the settings")
         # The page follows the run from its start on, and again after a lost connection.
         outputs = [self._panel, line, self._charts, self._samples, self._beat, self._version]
@@ -279,10 +279,10 @@ class RunPanel:
         async for status in self._context.attach_lora(self._last_run_name()):
             yield status
 
-    def _on_resume(self) -> str:
-        """Resume the last run; the panel shows its progress."""
+    def _on_resume(self) -> dict[Any, Any]:
+        """Resume the last run; the panel shows its progress, and the form its saving and stopping rules."""
         self._context.resume_run(self._context.host.folders.loras / self._resumable_name())
-        return ""
+        return {self._response: "", **self._form.updates(self._context.live.values)}
 
     def _last_run_name(self) -> str:
         """The name of the last run, if it has a folder among the LoRAs."""

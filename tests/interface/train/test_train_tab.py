@@ -202,9 +202,9 @@ def test_a_run_that_failed_in_the_middle_can_be_resumed(tmp_path, session):
     page.until("again")
     shown = page.press("version", "change")
     assert (shown["run-resume"]["visible"], shown["run-attach"]["visible"]) == (True, False)
-    page.press("run-resume")
+    pressed = page.press("run-resume")
     session.latest("training").log.wait_closed()
-    assert resumed[0].stopping.stop_at_loss == 1.5
+    assert str(resumed[0].stopping.stop_at_loss) == "1.5" == pressed["stop_at_loss"]["value"]
 
 
 def test_an_interrupted_run_resumes_with_its_own_settings_and_a_later_one_gets_none_of_them(host, session):
