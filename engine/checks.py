@@ -19,7 +19,7 @@ from ..core.findings import Finding, advice, problem, texts
 from ..core.host import Host, ModelCard
 from ..core.model_shape import ModelShape
 from ..core.version import launch_command
-from ..records.folder import choose_run_folder
+from ..records.folder import RunFolder, choose_run_folder, read_log
 from ..settings.definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 
 # A whole model has no LoRA that these could apply to.
@@ -141,8 +141,21 @@ def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Ite
             from .lora import adapter
 
             adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
+        yield from other_model_advice(folder, host.card())
     except TrainingProError as error:
         yield from (problem("name", line) for line in str(error).splitlines())
+
+
+def other_model_advice(folder: RunFolder, card: ModelCard) -> Iterator[Finding]:
+    """Yield how the model differs from that of the LoRA, or of the run, that is trained further."""
+    log, trained = read_log(folder.initial_lora or folder.path), f"{folder.name!r} was trained on"
+    model, loading = log.get("base_model_name"), log.get("loaded_as")
+    if folder.initial_lora and model and model != card.name:  # a resume is refused
+        text = f"{trained} {model}, but the model is now {card.name}. A LoRA fits only the model it was made for."
+        yield advice("name", text)
+    if folder.start and loading and loading != card.loading:
+        text = f"{trained} the model loaded as {loading}, but it is now loaded as {card.loading}."
+        yield advice("name", f"{text} To resume the same run, load it as before.")
 
 
 def raise_problems(findings: Iterable[Finding]) -> None:

@@ -41,7 +41,13 @@ from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, plural
-from ..checks import base_weight_findings, dora_problems, loaded_model_problems, raise_problems
+from ..checks import (
+    base_weight_findings,
+    dora_problems,
+    loaded_model_problems,
+    other_model_advice,
+    raise_problems,
+)
 from ..compute import (
     MachineMonitor,
     ModelCapabilities,
@@ -124,6 +130,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
         elif folder.resumes:
             text = f"There is nothing to resume for '{folder.name}', so the run starts from the beginning."
             log.append(Note(text=text))
+        for finding in other_model_advice(folder, card):
+            log.append(Advice(text=finding.text))
         with distributed.process_run_folder(folder) as process_folder:
             return _train_in_segments(replace(run_plan, folder=process_folder), state, start, host, job)
 

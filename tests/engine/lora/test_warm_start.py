@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_pro.core.errors import SavingError, SettingsError
-from training_pro.core.jobs import Job, Note, RunPlanned, Step
+from training_pro.core.jobs import Advice, Job, Note, RunPlanned, Step
+from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
+from training_pro.tests.engine import watching
 from training_pro.tests.tiny import read_tree
 
 TODAY = f"Backup-{datetime.date.today().isoformat()}"
@@ -61,6 +63,20 @@ def test_an_old_bin_is_read_too_but_not_one_that_would_run_something(with_lora):
     (folder / "adapter_model.bin").write_bytes(pickle.dumps(Runs()))
     with pytest.raises(SavingError, match="can't be read"):
         with_lora.train(if_exists="continue")
+
+
+def test_another_model_or_precision_is_said_where_training_goes_on(with_lora):
+    log = with_lora.lora() / "training_log.json"
+    log.write_text(log.read_text().replace('"tiny"', '"other"').replace('"auto"', '"4bit"'))
+    for resume, more, expected in (
+        ("", {"if_exists": "continue", "max_steps": 1}, "'a' was trained on other, but the model is now tiny."),
+        ("newest", {"max_steps": 5}, "'a' was trained on the model loaded as 4bit, but it is now loaded as auto."),
+    ):
+        advice = PeftEngine().check_start(with_lora.settings(**more), with_lora.host(), resume=resume).advice
+        assert [text for text in advice if text.startswith(expected)]
+    job = Job("training", "a test")
+    with_lora.train(job=job, resume="newest", max_steps=5)
+    assert [text for text in watching.texts(job, Advice) if text.startswith(expected)]
 
 
 def test_another_shape_is_refused_before_anything_is_loaded(with_lora):
