@@ -73,7 +73,7 @@ from ..lora import (
     slow_dtype_advice,
     tied_layer_notes,
 )
-from ..plan import RunPlan
+from ..plan import RunController, RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
@@ -104,7 +104,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
         run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), folder)
 
         planned, (done, had_planned) = run_plan.plan.steps, folder.finished()
-        if had_planned >= planned:
+        if had_planned >= planned and not _goes_on(run_plan, done):
             folder.recover()
             write_missing_report(folder.path, folders)
             steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"
@@ -134,6 +134,15 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
             log.append(Advice(text=finding.text))
         with distributed.process_run_folder(folder) as process_folder:
             return _train_in_segments(replace(run_plan, folder=process_folder), state, start, host, job)
+
+
+def _goes_on(run_plan: RunPlan, done: int) -> bool:
+    """Whether a finished run goes on: from an earlier checkpoint, or because the rule that ended it is gone."""
+    start = run_plan.folder.start
+    if start is None or start != loras.resumable_checkpoints(run_plan.folder.path)[-1]:
+        return start is not None
+    controller = RunController(run_plan, load_run_state(start.folder).steering, Job("training", ""))
+    return start.step == done and not controller.is_over(done)
 
 
 def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, host: Host, job: Job) -> JobEnded:

@@ -141,6 +141,15 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_
     assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
 
 
+def test_a_finished_run_goes_on_without_the_rule_that_ended_it_and_from_a_named_checkpoint(place):
+    place.train(stop_at_epoch=1, epochs=2)
+    for resume in ("newest", "checkpoint-4-epoch-1"):
+        job = Job("training", "a test")
+        place.train(job=job, resume=resume, epochs=2)
+        assert steps_of(job) == [5, 6, 7, 8]
+    assert place.train(resume="newest", epochs=2).text.startswith("'a' is finished: 8 of 8 steps are done.")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ending", [{"epochs": 1.25}, {"stop_at_epoch": 0.5, "stop_how": "wind_down"}])
 def test_a_run_that_was_killed_after_its_last_step_trains_no_further_step(place, ending):
