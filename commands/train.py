@@ -127,7 +127,7 @@ def _train_one(
     end = job.end
     if end and end.outcome == "stopped" and end.folder:
         named = f'--name "{settings.what.name}" ' if settings.what.name != asked else ""
-        only = "only this settings file, " if named and first_message else ""
+        only = "only this settings file and " if first_message else ""
         say(f"To resume this run, enter the same command again with {only}{named}--resume.")
     # `say` is silent in processes other than the first. An error without details before the first step is one that
     # all processes have, and that the first one prints.
@@ -193,6 +193,9 @@ def _train_several(args: argparse.Namespace, host: Host) -> int:
         end = job.end
         results.append((end.outcome, end.text.strip().partition("\n")[0]) if end else ("failed", ""))
         if job.control.asked(Request.STOP):
+            # With --resume, a file whose name has an older LoRA would resume that run.
+            if later := " ".join(map(str, args.settings[number:])):
+                say(f"To train the others, enter it with only these files, and without --resume: {later}")
             break
     rest = [("not started", "")] * (len(runs) - len(results))
     for settings, (outcome, text) in zip(runs, [*results, *rest], strict=True):

@@ -93,16 +93,19 @@ def test_not_ready_is_exit_code_one_and_each_problem_of_settings_and_data_is_nam
         assert sentence in said
 
 
+class Terminal(io.StringIO):
+    """A terminal on which Ctrl+C is pressed after the first step."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        if "] step 1/" in text and "] step 1/" not in self.getvalue():
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
 def test_progress_is_a_bar_on_a_terminal_and_a_stopped_run_says_how_to_resume(place, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-        def write(self, text):
-            if "] step 1/" in text and "] step 1/" not in self.getvalue():
-                signal.raise_signal(signal.SIGINT)
-            return super().write(text)
-
     write_files(place.folders.loras, "a", FINISHED)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     assert main(words(place, "train", "--epochs", "500", "--if-exists", "new_name")) == 0
@@ -111,6 +114,18 @@ def test_progress_is_a_bar_on_a_terminal_and_a_stopped_run_says_how_to_resume(pl
     assert not re.search(r"^\d\d:\d\d:\d\d  step ", shown, re.MULTILINE)
     resume = 'To resume this run, enter the same command again with --name "a-2" --resume.'
     assert shown.splitlines()[-1] == resume and loras.run_status(place.lora("a-2")) == "stopped"
+
+
+def test_of_several_runs_the_stopped_one_is_resumed_and_the_others_begin(place, monkeypatch, tmp_path):
+    files = [tmp_path / f"{name}.json" for name in ("one", "two", "three")]
+    for file in files:
+        file.write_text(json.dumps({"name": file.stem}))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert main(words(place, "train", *map(str, files), "--epochs", "500", name=None)) == 0
+    assert terminal.getvalue().splitlines()[-5:-3] == [
+        "To resume this run, enter the same command again with only this settings file and --resume.",
+        f"To train the others, enter it with only these files, and without --resume: {files[1]} {files[2]}",
+    ]
 
 
 BAD = {
