@@ -11,7 +11,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -194,7 +194,7 @@ def _words(text: str) -> list[str]:
 
 def find_shared_passages(validation: Iterable[Text], learned: Iterable[Text]) -> list[str]:
     """Find runs of twenty words that are in both parts; returns the first twenty words of each passage."""
-    numbers: dict[str, int] = {}
+    numbers = number_words()
     known = _known_runs(hash_runs(_words(str(text)), NGRAM_WORDS, numbers) for text in validation)
     passages: list[str] = []
     for text in learned if len(known) else ():
@@ -211,7 +211,7 @@ def copied_shares(texts: Sequence[str], training: Iterable[str]) -> list[float |
 
     Only the runs of the texts are kept in memory: the training data may be large.
     """
-    numbers: dict[str, int] = {}
+    numbers = number_words()
     runs = [hash_runs(_spoken_words(text), RUN_WORDS, numbers) for text in texts]
     wanted = _known_runs(runs)
     found: Flags = np.zeros(len(wanted), bool)
@@ -271,12 +271,15 @@ def _known_runs(hashes: Iterable[Ints]) -> Ints:
     return np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
 
 
-def hash_runs(words: Sequence[str], length: int, word_numbers: dict[str, int]) -> Ints:
+def number_words() -> defaultdict[str, int]:
+    """A number for each word that is looked up, in the order of their first time."""
+    return defaultdict(count().__next__)
+
+
+def hash_runs(words: Sequence[str], length: int, word_numbers: defaultdict[str, int]) -> Ints:
     """Hash each run of so many words to 64 bits (a rolling polynomial hash)."""
     count = max(0, len(words) - length + 1)
-    numbers = np.fromiter(
-        (word_numbers.setdefault(word, len(word_numbers)) for word in words), np.uint64, len(words)
-    )
+    numbers: Ints = np.fromiter(map(word_numbers.__getitem__, words), np.uint64, len(words))
     # Small numbers are spread over all 64 bits: with 2**64 over the golden ratio, as in Fibonacci hashing.
     numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     numbers ^= numbers >> np.uint64(29)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from textwrap import shorten
 
-import numpy as np
-
-from ...chunking import Ints
 from ...core.errors import DataError
 from ...core.findings import Finding, advice
 from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
+from ..likeness import SIMILARITY, Likeness
 from ..readers import LoadedText
-from ..split import hash_runs
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
 # UTF-8 that was read as Windows-1252, and the character that stands for what can't be decoded.
@@ -42,15 +39,9 @@ DESCRIPTIONS = {
     "template": ("contains", "contain", "prompt template markers"),
 }
 TEMPLATE_REASONS = {"row": "although the template adds its own", "section": "which the model would learn to write"}
-# Near duplicates: texts of which 80 % of the shingles, runs of five words, are the same. With 5 bands of 4 hashes
-# MinHash finds a pair of similarity s with the probability 1 - (1 - s**4)**5: 0.93 for 0.8, 0.28 for 0.5.
-MIN_SIMILARITY = 0.8
-SHINGLE_WORDS = 5
-BANDS, ROWS_PER_BAND = 5, 4
+COMMON_SAMPLE = 2000  # texts that are looked through for what most of them have
 MAX_COMPARED = 20_000  # texts that are kept in memory, to compare them at the end
 BEGINNING_CHARS, LONGEST_BEGINNING = 40, 1000
-MIN_WORDS = 12  # shorter texts are not compared
-WORD = re.compile(r"\w+")
 
 
 @dataclass
@@ -76,7 +67,7 @@ class TextInspector:
     found: dict[str, TextIssue] = field(default_factory=lambda: defaultdict(TextIssue))
     duplicates: TextIssue = field(default_factory=TextIssue)
     _seen: dict[int, str] = field(default_factory=dict)
-    _compared: list[tuple[str, str]] = field(default_factory=list)
+    _compared: list[tuple[str, str, str]] = field(default_factory=list)
 
     def look(self, text: str, learned: str, place: str) -> None:
         """Inspect a row or section; refusals count only where they would be learned."""
@@ -94,7 +85,7 @@ class TextInspector:
             return
         self._seen[key] = place
         if len(self._compared) < MAX_COMPARED:
-            self._compared.append((place, text))
+            self._compared.append((text, place, learned))
 
     def findings(self, name: str, unit: str) -> Iterator[Finding]:
         """Yield one finding for each kind of issue."""
@@ -108,7 +99,7 @@ class TextInspector:
                     f"{name}: {found.count:,} of {format_count(self.text_count, unit)} {verb} {what}{reason}; the "
                     f"first is {found.place} ({found.what!r}).",
                 )
-        same, near = self.duplicates, _find_near_duplicates(self._compared)
+        same, near = self.duplicates, self._find_near_duplicates()
         if same.count:
             yield advice(
                 "data",
@@ -122,6 +113,14 @@ class TextInspector:
                 f"{name}: {near.count:,} {plural(near.count, f'{unit} is', f'{unit}s are')} nearly the same as an "
                 f"earlier one; {near.place} is similar to {near.what}.",
             )
+
+    def _find_near_duplicates(self) -> TextIssue:
+        sample = self._compared[:: len(self._compared) // COMMON_SAMPLE or 1]
+        likeness, near = Likeness(SIMILARITY, (text for text, _, _ in sample)), TextIssue()
+        for text, place, learned in self._compared:
+            if like := likeness.find(text, place, *([learned] if learned != text else [])):
+                near.add(place, like[0])
+        return near
 
 
 def inspect_texts(
@@ -153,29 +152,3 @@ def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read ({error}). Save it as UTF-8, or remove it.") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-
-
-def _find_near_duplicates(texts: Iterable[tuple[str, str]]) -> TextIssue:
-    """Find near duplicates by MinHash; texts that agree in a band are compared by their shingles."""
-    rng = np.random.default_rng(7)
-    factors = rng.integers(1, 2**61, (BANDS * ROWS_PER_BAND, 1), dtype=np.uint64) | np.uint64(1)
-    buckets: dict[bytes, tuple[str, Ints]] = {}  # the first text of each band
-    word_numbers: dict[str, int] = {}
-    duplicates = TextIssue()
-    for place, text in texts:
-        words = WORD.findall(text.lower())
-        if len(words) < MIN_WORDS:
-            continue
-        shingles: Ints = np.unique(hash_runs(words, SHINGLE_WORDS, word_numbers))
-        # The least of each multiple, modulo 2**64: an odd factor permutes the hashes.
-        least: Ints = (shingles * factors).min(axis=1)
-        like = ""
-        for band in range(BANDS):
-            key = bytes([band]) + least[band * ROWS_PER_BAND : (band + 1) * ROWS_PER_BAND].tobytes()
-            other, theirs = buckets.setdefault(key, (place, shingles))
-            if not like and other != place:
-                both = len(np.intersect1d(shingles, theirs, assume_unique=True))
-                like = other if both >= MIN_SIMILARITY * (len(shingles) + len(theirs) - both) else ""
-        if like:
-            duplicates.add(place, like)
-    return duplicates

@@ -15,10 +15,10 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import check_record, new_files, parse_json, write_json
 from ...train_utils import format_count
+from ..likeness import Likeness, exact_key, find_language
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
-from .likeness import NOT_FOUND, Likeness, can_find_near_duplicates, exact_key, find_language
 from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160
@@ -263,11 +263,7 @@ def look_at(
     unit: str = "words",
 ) -> Overview:
     """Read a dataset, measure its texts, and find what a recipe would drop; nothing is written."""
-    can_find = can_find_near_duplicates()
-    recipe = recipe if can_find else replace(recipe, near_duplicates=0.0)
     cleaner = Cleaner(recipe, refusals, dataset.records())
-    if not can_find:
-        cleaner.result.show("near_duplicates", NOT_FOUND, "")
     kinds, languages, lengths = Counter[str](), Counter[str](), defaultdict[str, list[int]](list)
 
     def watched() -> Iterator[Record]:

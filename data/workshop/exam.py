@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...core.errors import DataError
-from .likeness import LANGUAGES_OF, WORD
+from ..likeness import LANGUAGES_OF, WORD
 from .records import Dataset
 
 # Two questions are nearly the same if they share this much of their words, with the same answer already less.

@@ -19,8 +19,8 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
+from ..likeness import SIMILARITY, WORD, Likeness
 from .cleaning import Cleaned
-from .likeness import SIMILARITY, WORD, Likeness, can_find_near_duplicates
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages
 
@@ -141,11 +141,10 @@ def _name_clusters(texts: Sequence[str], labels: Vectors) -> dict[int, str]:
 def _find_like(texts: Sequence[str]) -> dict[int, int]:
     """Rows that are nearly the same as an earlier one, with the number of that one, counted from 0."""
     found = dict[int, int]()
-    if can_find_near_duplicates():  # a map is of use without, too
-        earlier = Likeness(SIMILARITY, texts)
-        for n, text in enumerate(texts):
-            for place in earlier.find(text, str(n))[:1]:
-                found[n] = int(place)
+    earlier = Likeness(SIMILARITY, texts)
+    for n, text in enumerate(texts):
+        for place in earlier.find(text, str(n))[:1]:
+            found[n] = int(place)
     return found
 
 

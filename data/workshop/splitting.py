@@ -11,10 +11,10 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
+from ..likeness import SIMILARITY, Likeness, exact_key, join_groups
 from ..readers import json_rows
 from ..split import choose_parts
 from .cleaning import Cleaned
-from .likeness import NOT_FOUND, SIMILARITY, Likeness, can_find_near_duplicates, exact_key, join_groups
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
 
 DOCUMENT_COLUMNS = ("document_id", "doc_id", "article_id", "book_id", "page_id", "source_id", "url", "source_url")
@@ -68,11 +68,7 @@ def _units(dataset: Dataset) -> Iterator[Record]:
 
 def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list[int]]:
     """The group of each unit, which must not be divided, and the size of each unit."""
-    likeness: Likeness | None = None
-    if can_find_near_duplicates():
-        likeness = Likeness(SIMILARITY, (unit.words for unit in _units(dataset)))
-    else:
-        result.show("near_duplicates", NOT_FOUND, "")
+    likeness = Likeness(SIMILARITY, (unit.words for unit in _units(dataset)))
     same, sizes = list[tuple[object, int]](), list[int]()  # what a unit has in common with earlier ones
     first: dict[object, int] = {}  # the first unit with each text, and with each id
     links = list[tuple[int, int]]()
@@ -87,9 +83,8 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
         for key in keys:
             first.setdefault(key, number)
         same += [(key, number) for key in keys]
-        if likeness:
-            found = likeness.find(unit.words, str(number), unit.said_by("assistant"), keep=True)
-            links += [(int(place), number) for place in found]
+        found = likeness.find(unit.words, str(number), unit.said_by("assistant"), keep=True)
+        links += [(int(place), number) for place in found]
         sizes.append(len(unit.words) if dataset.is_text else 1)
     # Where all rows are of one conversation or document, nothing else can be meant than to divide it.
     values = Counter(key[0] for key in first if isinstance(key, tuple))

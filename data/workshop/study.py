@@ -20,11 +20,11 @@ from typing import NamedTuple
 from ...chunking import find_sections
 from ...core.errors import DataError
 from ..examples import section_title
+from ..likeness import COMMON_WORDS, WORD, exact_key, find_language
 from ..readers import json_rows
 from ..text import find_stop_ends
 from .cleaning import Cleaned
 from .exam import Exam, Question
-from .likeness import COMMON_WORDS, WORD, exact_key, find_language
 from .records import HARD_CUT, PARAGRAPH_GAP, Dataset
 
 # Small models lose sight of long passages; shorter ones have too little to ask about.

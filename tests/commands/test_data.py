@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -253,20 +252,12 @@ def test_an_exam_is_asked_and_what_failed_is_studied_without_its_questions_only(
         shop.run("study", "exam.jsonl", "--model", tiny, "--out", "n.jsonl", "--failed", "a")
 
 
-def test_a_name_that_does_not_fit_and_a_missing_package_are_sentences(shop, monkeypatch):
+def test_a_name_that_does_not_fit_is_a_sentence(shop):
     shop.write("a.jsonl", {"text": "one"})
     assert "rows can be written as .jsonl" in shop.run("clean", "a.jsonl", "--out", "b.csv", code=1)["said"]
     assert "above 0 and below 1" in shop.run("split", "a.jsonl", "--out", "b", "--validation", 1, code=1)["said"]
     assert "can't be split" in shop.run("split", "a.jsonl", "--out", "b", code=1)["said"]
     assert "is a path" in shop.run("clean", "a.jsonl", "--out", "a/../../b.jsonl", code=1)["said"]
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    said = shop.run("clean", "a.jsonl", code=1)["said"]
-    assert "pip install rensa" in said and "--set near_duplicates=0" in said
-    assert shop.run("clean", "a.jsonl", "--set", "near_duplicates=0")["kept"] == 1
-    # What only looks, and what only keeps likes together, does without.
-    shop.write("b.jsonl", *({"text": word} for word in "abc"))
-    assert "not looked for" in str(shop.run("look", "b.jsonl"))
-    assert "not looked for" in str(shop.run("split", "b.jsonl", "--out", "parts"))
 
 
 NAMES = st.sampled_from(["a.jsonl", "b.jsonl", "book.txt", "new.jsonl", "new.txt", "parts", "c.jsonl"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -42,13 +41,6 @@ def test_planted_clusters_are_found_by_size_and_named_by_their_words(drawn):
     assert rows[-1]["like"] == 0 and [row["like"] for row in rows[:-1]] == [None] * 129
     assert rows[70]["outlier"] and sum(row["outlier"] for row in rows) <= 4
     assert "nearly the same as an earlier one: 1" in list(drawn.lines())
-
-
-def test_without_rensa_a_map_marks_no_copies_and_does_not_say_that_there_are_none(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    rows = [(text, {"text": text}) for text in ["the same words in each of these rows"] * 20]
-    mapping.write_map(rows, np.ones((20, 8)), tmp_path / "rows.map.jsonl")
-    assert not any("nearly the same" in line for line in mapping.read_map(tmp_path / "rows.map.jsonl").lines())
 
 
 def test_a_share_of_each_cluster_is_written_as_its_rows_were_and_nothing_over_a_file(drawn, tmp_path):

@@ -140,7 +140,10 @@ def advice(root, *texts):
         (("Clean.", "<p>Hello</p>"), f"{HTML} ('<p>')."),
         (("Clean.", "one <|im_end|> two"), MARKERS),
         (("One two.", "Three.", "one  TWO.", "one two."), "2 of 4 rows are duplicates; row 3 is the same as row"),
-        ((" ".join(WORDS), " ".join(OTHERS), " ".join([*WORDS[:40], "other", *WORDS[41:]])), SIMILAR),
+        (
+            (" ".join(WORDS), " ".join(OTHERS), " ".join("and" if n % 20 == 7 else WORDS[n] for n in range(80))),
+            SIMILAR,
+        ),
     ],
 )
 def test_issues_of_texts(tmp_path, texts, expected):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 
-from ...chunking import Flags, Ints
-from ...core.errors import DataError
-from ..split import hash_runs
-from ..unspaced import UNSPACED
+from ..chunking import Flags, Ints
+from .split import hash_runs, number_words
+from .unspaced import UNSPACED
 
 # Two texts are compared by their pairs of neighboring words: one changed word of a hundred changes two pairs.
 PAIR = 2
@@ -88,37 +86,26 @@ def find_language(text: str) -> str:
     return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
 
 
-NOT_FOUND = "near duplicates are not looked for, because the package rensa is missing (pip install rensa)"
-
-
-def can_find_near_duplicates() -> bool:
-    return find_spec("rensa") is not None
-
-
 class Likeness:
     """Texts one after another, each compared with those before it."""
 
     def __init__(self, similarity: float, texts: Iterable[str]) -> None:
         """`texts` are all of them, read once for the pairs that most have, which say nothing."""
-        try:
-            import rensa
-        except ImportError as error:
-            raise DataError(
-                "To find near duplicates, the package rensa is needed: pip install rensa. To clean without it, "
-                "turn near duplicates off (--set near_duplicates=0)."
-            ) from error
-        self._new_sketch = partial(rensa.RMinHash, num_perm=HASHES, seed=SEED)
-        self._index = rensa.RMinHashLSH(threshold=similarity, num_perm=HASHES, num_bands=BANDS)
         self._similarity = similarity
-        # Of each text in the index: its place, its pairs, and those of its replies.
+        # An odd factor permutes the hashes modulo 2**64.
+        self._factors: Ints = np.random.default_rng(SEED).integers(1, 2**61, (HASHES, 1), np.uint64) | np.uint64(1)
+        # The first text with the same hashes in a band, and the others, which few have: a list for each would take
+        # 150 MB more for 100,000 rows.
+        self._first, self._others = dict[int, int](), defaultdict[int, list[int]](list)
+        # Of each of these: its place, its pairs, and those of its replies.
         self._earlier = list[tuple[str, Ints, list[Ints]]]()
-        self._numbers: dict[str, int] = {}
+        self._numbers = number_words()
         counts: Ints = np.zeros(int(COUNTERS), np.int32)
         seen: set[int] = set()  # a text counts once, however often it occurs
         for text in texts:
             if (key := exact_key([text])) not in seen:
                 seen.add(key)
-                counts[np.unique(self._pairs(text) % COUNTERS)] += 1
+                counts[self._pairs(text) % COUNTERS] += 1
         self._is_common: Flags = counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
 
     def find(self, text: str, place: str, *replies: str, keep: bool = False) -> list[str]:
@@ -130,18 +117,21 @@ class Likeness:
         pairs = pairs[~self._is_common[pairs % COUNTERS]]
         if len(pairs) < MIN_PAIRS:
             return []
-        sketch = self._new_sketch()
-        data = pairs.tobytes()
-        sketch.update([data[at : at + 8] for at in range(0, len(data), 8)])
+        bands = (pairs * self._factors).min(axis=1).reshape(BANDS, -1).sum(axis=1).tolist()
+        near = {self._first[band]: None for band in bands if band in self._first}
+        near |= dict.fromkeys(n for band in bands for n in self._others.get(band, ())[:MAX_CANDIDATES])
         found = []
-        for number in self._index.query(sketch)[:MAX_CANDIDATES]:
+        for number in list(near)[:MAX_CANDIDATES]:
             other, its_pairs, its_replies = self._earlier[number]
             is_like = _shared(pairs, its_pairs) >= self._similarity
-            both = zip(replied, its_replies, strict=True)
+            both = zip(replied, its_replies, strict=False)
             if is_like and all(_shared(*each) >= REPLY_SHARE * self._similarity for each in both):
                 found.append(other)
         if keep or not found:
-            self._index.insert(len(self._earlier), sketch)
+            number = len(self._earlier)
+            for band in bands:
+                if self._first.setdefault(band, number) != number:
+                    self._others[band].append(number)
             self._earlier.append((place, pairs, replied))
         return found
 
