@@ -23,6 +23,7 @@ BEST_FIRST = {1: "best", 2: "epoch-1", 3: "best", 4: "epoch-2"}
     [
         (Saving(), FALLING, 10, {}),
         (Saving(save_every=4), [1.0] * 9, 10, {4: "", 8: ""}),
+        (Saving(save_every=0.25), [1.0] * 8, 10, {2: "", 4: "", 6: "", 8: ""}),
         (Saving(save_every=4, save_each_epoch=True), [1.0] * 9, 5, {4: "", 5: "epoch-1", 8: "", 9: ""}),
         (Saving(save_on_loss_drop=2.0), FALLING, 10, {7: "loss-1_78", 12: "loss-1_58"}),
         (Saving(backup_minutes=1), [1.0] * 9, 10, {4: "backup", 7: "backup"}),
@@ -36,7 +37,7 @@ def test_when_a_checkpoint_is_saved_and_why(saving, losses, epoch, reasons):
     """Each step takes 20 seconds; the rules go through a checkpoint after it."""
     rules, found = SavingRules(), {}
     for step, loss in enumerate(losses, start=1):
-        state = StepState(step, epoch, loss, step * 20, last=step == len(losses))
+        state = StepState(step, epoch, loss, step * 20, last=step == len(losses), steps=len(losses))
         found[step] = rules.why(saving, state)
         backed_up = rules.backed_up  # by the clock of one process
         rules = SavingRules(LossDrop(*astuple(rules.falls)), BestStep(*astuple(rules.best)), backed_up=backed_up)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from statistics import fmean, stdev
 
 import pytest
 from training_pro.chunking import SlicingRules, slice_blocks
@@ -30,12 +29,9 @@ from training_pro.tests.seeds.conftest import (
 )
 from training_pro.tests.slicing_laws import encode_words, find_stops
 from training_pro.tests.tiny import Workspace
-from training_pro.train_utils import StepPlan
 
-BOS, EOS = 1, 2
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 LONG_STORY = " ".join([STORY] * 100)
-SECTIONS = f"{STORY}\n\n\n{STORY}"
 STEPS_PER_EPOCH = 4
 
 
@@ -45,44 +41,6 @@ def blocks(text, **rules):
 
 def windows(text, cutoff):
     return slice_windows(text, encode_words, SlicingRules(cutoff=cutoff, chunking="dementor"), find_stops)
-
-
-def texts(sliced, kind=""):
-    return [sliced.text_of(block).strip() for block in sliced if kind in ("", block.kind)]
-
-
-def end_with_eos(sliced):
-    return [sliced.ids_of(block)[-1] == EOS for block in sliced]
-
-
-def test_each_block_starts_and_ends_with_a_sentence_and_no_text_is_lost():
-    sliced = texts(blocks(STORY))
-    assert all(block.endswith(".") and block[0].isupper() for block in sliced)
-    assert " ".join(sliced) == STORY
-
-
-def test_overlap_blocks_lie_between_two_blocks_and_never_across_a_hard_cut():
-    overlaps = texts(blocks(SECTIONS, overlap=True), "overlap")
-    assert overlaps == ["Four five six. Seven eight nine."] * 2
-    assert "overlap" not in {block.kind for block in blocks("One two.\n\n\nThree four.", overlap=True)}
-
-
-def test_three_line_breaks_are_the_hard_cut_unless_you_say_otherwise():
-    assert SETTINGS["hard_cut"].default == r"\n\n\n"
-    assert texts(blocks(SECTIONS, cutoff=40)) == [STORY, STORY]
-    assert texts(blocks(SECTIONS, cutoff=40, hard_cut="")) == [SECTIONS]
-
-
-def test_eos_is_added_to_each_block_or_to_hard_cuts_only():
-    at_cuts, each = (blocks(SECTIONS, cutoff=7, eos=EOS, add_eos=where) for where in ("hard_cut", "every_block"))
-    assert end_with_eos(at_cuts) == [block.ends_section for block in at_cuts] and sum(end_with_eos(at_cuts)) == 2
-    assert len(each) > 2 and all(end_with_eos(each))
-
-
-def test_bos_can_be_turned_on_and_off(place):
-    on, off = (checked(place, add_bos=on) for on in (True, False))
-    assert on.tokens - off.tokens >= off.examples > 0
-    assert all(sliced.ids_of(block)[0] == BOS for sliced in [blocks(STORY, bos=BOS)] for block in sliced)
 
 
 @pytest.mark.long
@@ -135,15 +93,6 @@ def test_the_target_selector_trains_more_weights_with_q_k_v_and_the_most_with_q_
     assert sizes[0] < sizes[1] < sizes[2] == 2 * sizes[0]
 
 
-@pytest.mark.long
-def test_with_q_k_v_o_a_lower_rank_attains_the_loss_of_q_v_with_a_high_rank(place):
-    means = []
-    for targets, rank in (("q-k-v-o", 2), ("q-v", 8)):
-        steps = steps_of(place, name=targets, targets=targets, rank=rank, alpha=2 * rank, epochs=3)
-        means.append(fmean(step.loss for step in steps[-STEPS_PER_EPOCH:]))
-    assert means[0] < means[1]
-
-
 def test_dementor_comes_as_presets_of_one_constant_epoch_and_of_two_with_annealing():
     presets = [preset.values for preset in goals() if preset.values.get("chunking") == "dementor"]
     plans = [(values["epochs"], values["schedule"]) for values in presets]
@@ -174,13 +123,6 @@ def test_a_longer_cutoff_makes_dementor_show_each_sentence_more_often():
     assert counts == sorted(set(counts), reverse=True) and counts[-1] > 0.9 * counts[0]
     assert len(blocks(LONG_STORY, cutoff=120)) < 0.2 * len(blocks(LONG_STORY, cutoff=12))
     assert "slightly fewer windows" in read_page("A longer cutoff makes more DEMENTOR blocks.")
-
-
-def test_there_is_one_true_batch_size_and_gradient_accumulation():
-    labels = [setting.label for setting in SETTINGS.values() if "batch size" in setting.label.lower()]
-    assert labels == ["Evaluation batch size", "True Batch Size"], "no micro batch size"
-    plan = StepPlan(examples=80, batch_size=4, accumulation=2, epochs=1)
-    assert (plan.examples_per_step, plan.steps) == (8, 10)
 
 
 @pytest.fixture
@@ -222,15 +164,6 @@ def test_batch_4_with_accumulation_2_and_batch_2_with_accumulation_4_train_the_s
     assert (change(one, other).norm() < 1e-4 * whole.norm()) == same
     statement = "Batch size 4 with accumulation 2 produces other weights than batch size 2 with accumulation 4."
     assert read_page(statement).startswith("Both produce the same weights apart from rounding")
-
-
-@pytest.mark.long
-def test_the_loss_fluctuates_less_with_gradient_accumulation(place):
-    def spread(accumulation):
-        asked = {"accumulation": accumulation, "batch_size": 1, "learning_rate": 1e-8, "epochs": 2}
-        return stdev(step.loss for step in steps_of(place, name=f"a{accumulation}", **asked))
-
-    assert spread(4) < spread(1)
 
 
 def test_check_suggests_a_warmup_and_how_often_to_save(place):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from training_pro.core.jobs import EvaluationDone, Note, PhasesMeasured, Step
+from training_pro.core.jobs import EvaluationDone, Note, PhasesMeasured, Step, event_text
 from training_pro.engine.training import trainer
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.settings.definitions import SETTINGS
@@ -94,6 +94,7 @@ def test_monitoring_evaluates_the_performance_impact_of_each_phase(three_phases)
         assert (phase.before.step, phase.after.step, phase.steps) == (before, after, EPOCH)
         assert phase.after.loss != phase.before.loss
         assert phase.examples == CONVERSATIONS * TURNS
+    assert all(name in event_text(measured) for name in (LENGTH, NEIGHBORS, ORDER))
     assert "evaluated at each switch" in read_page("Monitor the performance impact of each phase.")
 
 

@@ -13,10 +13,7 @@ from training_pro.tests.engine.architectures import read_graph, read_log
 from training_pro.tests.seeds.conftest import run_events
 
 STEPS = range(1, 17)
-FLAT = dict.fromkeys(STEPS, 3.0)
-FALLING = {step: 3.0 - step / 10 for step in STEPS}
 STABLE = {step: 1.5 + 1.5 * 0.6**step for step in STEPS}
-MEMORIZED = {0: 3.0, 4: 2.5, 8: 2.2, 12: 2.4, 16: 2.9}
 
 
 def evaluation(step, loss, accuracy=0.5):
@@ -30,33 +27,6 @@ def verdict(training, validation):
     entries = [graph_entry(evaluation(step, loss)) for step, loss in validation.items()]
     entries += [{"current_steps": step, "loss": s, "smoothed_loss": s} for step, s in training.items()]
     return judge_run(sorted(entries, key=lambda entry: entry["current_steps"]), {})
-
-
-@pytest.mark.parametrize(
-    ("training", "validation", "kind", "word"),
-    [
-        (FLAT, {0: 3.0, 8: 3.0, 16: 3.0}, "did not learn", "underfit"),
-        (FALLING, {0: 3.0, 4: 2.6, 8: 2.2, 12: 1.8, 16: 1.5}, "could learn more", "underfit"),
-        (FALLING, MEMORIZED, "began to memorize", "overfit"),
-        (STABLE, {0: 3.0, 8: 1.56, 16: 1.55}, "about right", "well fit"),
-    ],
-)
-def test_the_three_common_dynamics_have_the_names_of_the_guide(training, validation, kind, word):
-    judged = verdict(training, validation)
-    assert judged.kind == kind and f"({word})" in judged.text
-    assert kind != "began to memorize" or judged.step == 8
-    gap = validation[16] - (training[15] + training[16]) / 2
-    assert f"The generalization gap is {gap:.4f} (" in judged.text
-
-
-def test_an_underfit_model_is_identified_from_the_curve_of_the_training_loss_only():
-    """Also where the values jump from step to step, and the smoothed loss stays where it was."""
-    judged = verdict(FLAT, {})
-    assert judged.kind == "did not learn" and "(underfit)" in judged.text
-    assert "(underfit)" not in verdict(FALLING, {}).text
-    noisy = [{"current_steps": n, "loss": 9.0 if n % 2 else 1.0, "smoothed_loss": 5.0} for n in range(1, 61)]
-    judged = judge_run(noisy, {})
-    assert judged.kind == "did not learn" and "swings widely from step to step" in judged.text
 
 
 def test_the_gap_of_a_good_fit_is_stated_and_not_judged():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 
 import pytest
 from training_pro.settings.definitions import SETTINGS
@@ -16,32 +15,11 @@ TEXTS = [{"text": f"This is the text number {n}."} for n in range(1000)]
 AUTO = {"cutoff": "auto"}
 
 
-def rows_of(place, keys=("input", "output"), **more):
-    return checked(place, **write_rows(place, *[dict(zip(keys, pair, strict=True)) for pair in PAIRS]), **more)
-
-
 def problem_of(place, name, content, **more):
     (place.folders.datasets / name).write_bytes(content)
     (problem,) = checked(place, data=[name], **AUTO, **more).problems
     assert name in problem
     return problem
-
-
-@pytest.mark.parametrize("ending", ["csv", "tsv", "db", "sql"])
-def test_a_csv_tsv_db_or_sql_file_is_the_dataset(place, ending):
-    name, names = f"data.{ending}", ("question", "answer")
-    place.write("other.csv", "question,answer\nNo?,No.")
-    if ending == "db":
-        with sqlite3.connect(place.folders.datasets / name) as connection:
-            connection.execute("create table chats (question text, answer text)")
-            connection.executemany("insert into chats values (?, ?)", PAIRS)
-        connection.close()
-    elif ending == "sql":
-        place.write(name, "\n".join(f"INSERT INTO chats (question, answer) VALUES {pair};" for pair in PAIRS))
-    else:
-        place.write(name, "\n".join(("," if ending == "csv" else "\t").join(row) for row in [names, *PAIRS]))
-    report = checked(place, data=[name], **AUTO)
-    assert report.problems == () and report.examples == 20
 
 
 def test_files_that_cannot_be_used_are_refused_with_what_to_do(place):
@@ -62,34 +40,6 @@ def test_preferences_are_the_third_kind_of_fine_tuning(place):
         assert report.examples == (40 if objective == "kto" else 20)
         assert objective == "next_token" or objective.upper() in page.upper()
     assert reports["dpo"].tokens > reports["next_token"].tokens
-
-
-@pytest.mark.parametrize("names", [("prompt", "generation"), ("prompt", "completion"), ("input", "output")])
-def test_supervised_training_learns_the_output_and_reads_the_input(place, names):
-    report = rows_of(place, names)
-    assert report.problems == () and report.examples == 20
-    assert report.trained_tokens < 0.8 * report.tokens
-
-
-def test_unsupervised_training_has_each_sequence_in_a_text_key(place):
-    report = checked(place, **write_rows(place, *TEXTS[:20]))
-    assert report.problems == () and report.examples == 20
-    assert report.trained_tokens > 0.8 * report.tokens, "everything is learned"
-
-
-def test_train_on_source_trains_on_the_input_as_well_and_the_default_does_not(place):
-    replies, everything = (rows_of(place, train_on=part).trained_tokens for part in ("replies", "everything"))
-    assert rows_of(place).trained_tokens == replies < everything
-
-
-def test_sequences_that_exceed_the_maximum_will_be_truncated(place):
-    long = [{"input": "one two three " * 9, "output": "four five " * 9}] * 3
-    plain, limited = (
-        checked(place, **write_rows(place, *long), **more)
-        for more in ({}, {"source_max_len": 12, "target_max_len": 12})
-    )
-    (rows,) = [source.rows for source in limited.sources]
-    assert (rows.long_prompts, rows.long_replies) == (3, 3) and limited.longest < plain.longest
 
 
 def test_the_longest_length_is_counted_in_tokens_and_limited_by_the_model(place):

@@ -44,16 +44,6 @@ def test_the_parameters_of_lora_config_and_the_target_modules_as_the_guide_lists
     assert not any("gate_proj" in key for key in weights)
 
 
-def test_rank_decides_the_size_and_the_memory_and_ends_at_the_hidden_size(place):
-    low, middle, high = (checked(place, rank=rank) for rank in (2, 8, 32))
-    assert 16 * low.disk.made == 4 * middle.disk.made == high.disk.made
-    assert high.memory.total > middle.memory.total and high.memory.optimizer == 4 * middle.memory.optimizer
-    hidden = json.loads((place.tiny / "config.json").read_text(encoding="utf-8"))["hidden_size"]
-    assert checked(place, rank=hidden).problems == ()
-    (problem,) = checked(place, rank=hidden + 1).problems
-    assert f"hidden size ({hidden})" in problem and settings(rank=8192).lora.rank == 8192
-
-
 def test_a_rank_below_8_is_allowed_without_advice(place):
     for rank in (1, 7):
         report = checked(place, rank=rank, alpha=rank, learning_rate=1e-4)
@@ -61,29 +51,8 @@ def test_a_rank_below_8_is_allowed_without_advice(place):
     assert "Lower ranks are allowed" in read_page("rank of at least 8")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("bias", "expected"), {"none": set(), "all": {"q_proj", "k_proj"}, "lora_only": {"q_proj"}}.items()
-)
-def test_bias_none_all_or_lora_only(place, bias, expected):
-    config, weights = trained(place, "qwen2", bias=bias, targets=["q_proj"])
-    biases = {key for key in weights if key.endswith("bias")}
-    assert config["bias"] == bias
-    assert {name for name in ("q_proj", "k_proj") if any(f".{name}." in key for key in biases)} == expected
-
-
 def test_bias_is_not_applicable_to_llama_models(place):
     assert any("this model has no biases" in text for text in checked(place, bias="all").advice)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("model", "pattern"), [("llama", "model.layers"), ("gpt2", "transformer.h"), ("gpt_neox", "gpt_neox.layers")]
-)
-def test_layers_to_transform_finds_common_layer_patterns_and_without_it_all_layers(place, model, pattern):
-    for value, layers in (("", {"0", "1"}), ("1", {"1"})):
-        _, weights = trained(place, model, layers_to_transform=value, if_exists="replace")
-        assert {key.partition(f".{pattern}.")[2].split(".")[0] for key in weights} == layers
 
 
 @pytest.mark.long
@@ -108,18 +77,6 @@ def test_the_names_of_the_modules_are_listed_where_one_is_wrong(place):
     (problem,) = checked(place, targets=["no_such_proj"]).problems
     names = ("no_such_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
     assert all(name in problem for name in names)
-
-
-@pytest.mark.long
-def test_norms_and_the_output_layer_are_not_targeted_and_the_base_stays_frozen(place):
-    host = place.host()
-    before = {key: weight.clone() for key, weight in host.loaded_model().model.state_dict().items()}
-    place.train(host, max_steps=1)
-    after = host.loaded_model().model.state_dict()
-    assert before.keys() == after.keys() and all(weight.equal(after[key]) for key, weight in before.items())
-    names = lora_weights(place)
-    assert names and not any(part in name for name in names for part in ("norm", "lm_head", "embed_tokens"))
-    assert list(place.lora().rglob("*.safetensors")) and not list(place.lora().rglob("*model*.bin"))
 
 
 @pytest.mark.long
@@ -150,15 +107,6 @@ def options_of(*words):
     parser = options.make_parser("train")
     options.add_model(parser)
     return str(parser.parse_args(["--model", "m", *words]))
-
-
-def test_fewer_bits_take_less_memory(place):
-    """The tiny model's embeddings, which are never quantized, are a large part of it."""
-    four, two, one, half = (
-        checked(place, place.host(kind)).memory.weights for kind in ("float32", "float16", "8bit", "4bit")
-    )
-    assert four == 2 * two and one < 0.6 * four and half < 0.5 * four
-    assert "bfloat16" in options_of("--load", "bfloat16") and "48000MB" in options_of("--max-memory", "48000MB")
 
 
 def test_qlora_fits_a_65b_model_on_a_single_48_gb_gpu_and_16_bits_do_not():

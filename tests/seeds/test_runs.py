@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 import torch
 from training_pro.core.errors import SettingsError
-from training_pro.core.jobs import CheckpointSaved, EvaluationDone
-from training_pro.records.folder import PARAMETERS
+from training_pro.core.jobs import EvaluationDone
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.coming_from import read_page
-from training_pro.tests.seeds.conftest import checked, refusal, run_events, settings
-from training_pro.train_utils import is_logged
+from training_pro.tests.seeds.conftest import checked, run_events, settings
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -50,7 +47,6 @@ EXAMPLE_RUN = {
     "optimizer": "adamw_8bit", "schedule": "constant", "warmup_steps": 0.03, "seed": 42, "batching": "shuffled",
     "logging_steps": 10, "max_steps": 0,
 }  # fmt: skip
-STEPS = {"epochs": 2, "batch_size": 3, "save_each_epoch": False, "backup_minutes": 0}
 
 
 @pytest.mark.parametrize("asked", [FULL_SCRIPT, LORA_SCRIPT, QLORA_SCRIPT], ids=["full", "LoRA", "QLoRA"])
@@ -78,51 +74,6 @@ def test_the_example_run_is_a_preset_which_trains_and_reports_where_you_ask_for_
     assert (asked.reporters, asked.run_name) == (("wandb",), "mine")
     assert "does not report to any service" in read_page("report_to=wandb in the example run")
     assert place.train(**{**preset, "optimizer": "adamw_torch"}).outcome == "finished"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("more", "measured", "saved"),
-    [
-        ({}, "", ""),
-        ({"eval_share": 0.2, "eval_every": 2, "save_every": 2, "keep_checkpoints": 2}, "2 4 6 8 10", "2 4 6 8 10"),
-        ({"eval_share": 0.2, "eval_every": 0, "save_each_epoch": True}, "5 10", "5 10"),
-        ({"eval_share": 0.2, "eval_every": 0.25, "save_every": 0.5}, "3 6 9 10", "5 10"),
-    ],
-    ids=["no", "steps", "epoch", "a share of all steps"],
-)
-def test_evaluation_and_save_strategy_and_the_limit_of_checkpoints(place, more, measured, saved):
-    events = run_events(place, **{**STEPS, **more})
-    steps = [str(event.step) for event in events if isinstance(event, EvaluationDone) and event.step]
-    made = [event.folder.name.split("-")[1] for event in events if isinstance(event, CheckpointSaved)]
-    assert (" ".join(steps), " ".join(made)) == (measured, saved)
-    full = {path.parent.name.split("-")[1] for path in place.lora().glob("checkpoint-*/optimizer*")}
-    assert full == set(made[-2:] if "keep_checkpoints" in more else made)
-    values = json.loads((place.lora() / PARAMETERS).read_text(encoding="utf-8"))
-    assert all(values[key] == value for key, value in more.items())
-
-
-def test_intervals_are_whole_numbers_of_steps_or_ratios_of_the_total_training_steps(place):
-    for key in ("save_every", "eval_every", "logging_steps"):
-        assert settings(**{key: 5.0}).values()[key] == 5
-        assert "1.5 is not a whole number" in refusal(**{key: 1.5})
-    assert settings(logging_steps="0.25").values()["logging_steps"] == 0.25
-    assert [step for step in range(1, 41) if is_logged(step, 40, 0.25, first=True)] == [1, 10, 20, 30, 40]
-    share, steps = (checked(place, save_every=n, epochs=4, save_each_epoch=False) for n in (0.25, 4))
-    assert share.steps == 16 and share.disk.made == steps.disk.made
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("metric", "better"), [("loss", min), ("accuracy", max)])
-def test_with_best_saving_the_model_is_only_saved_if_it_is_better_than_before(place, metric, better):
-    asked = {"keep_best": metric, "eval_share": 0.2, "eval_every": 1, "epochs": 6, "learning_rate": 0.05}
-    events = run_events(place, save_each_epoch=False, backup_minutes=0, **asked)
-    measured = {event.step: getattr(event, metric) for event in events if isinstance(event, EvaluationDone)}
-    saved = [event.step for event in events if isinstance(event, CheckpointSaved) and event.reason == "best"]
-    for step in saved:
-        earlier = [value for at, value in measured.items() if 0 < at < step]
-        assert all(better(value, measured[step]) == measured[step] for value in earlier)
-    assert saved and measured[saved[-1]] == better(value for step, value in measured.items() if step)
 
 
 @pytest.mark.long

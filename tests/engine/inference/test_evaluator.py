@@ -126,7 +126,7 @@ def test_the_weights_are_byte_identical_to_a_run_without_evaluations_and_recall(
 
 
 def test_every_n_steps_and_on_request(place):
-    results = evaluations(run_events(place, ask(Request.EVALUATE, 4), eval_every=3))
+    results = evaluations(run_events(place, ask(Request.EVALUATE, 4), eval_every=0.375))
     expected = [(0, "start"), (3, "planned"), (4, "asked"), (6, "planned"), (8, "end")]
     assert [(e.step, e.why) for e in results] == expected
 

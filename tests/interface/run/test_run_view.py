@@ -76,6 +76,7 @@ def test_a_resumed_run_continues_what_was_before():
     assert "step 2: checkpoint-2" in html and "The ferryman." in view.samples()
     phases = re.findall(r"<title>(from step \d+: [a-z ]+)", html)
     assert phases == ["from step 1: by length", "from step 4: sequential"]
+    assert re.findall(r"<td[^>]*>(by length|sequential)</td>", html) == ["by length", "sequential"], "their table"
 
 
 def test_what_was_asked_of_a_run_is_said_until_it_is_done():
