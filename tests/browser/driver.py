@@ -96,13 +96,6 @@ FAINT = """() => {
     return faint;
 }"""
 
-# Elements that a payload of `test_html_payloads.py` has made, and the mark of one that ran.
-INJECTED = """() => [
-    ...(window.hit ? ['a script ran'] : []),
-    ...[...document.querySelectorAll('[data-hit], a[href^="javascript:"], [onmouseover*="hit"], [onfocus*="hit"]')]
-        .map(e => e.outerHTML.slice(0, 200)),
-]"""
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -443,15 +436,6 @@ class TrainingPage:
         """Boxes and buttons without a name for screen readers."""
         elements: list[str] = self._page.evaluate(UNLABELLED)
         return elements
-
-    def injected(self) -> list[str]:
-        """What a text has smuggled into the page: elements with the mark of a payload, and scripts that ran."""
-        found: list[str] = self._page.evaluate(INJECTED)
-        return found
-
-    def plant(self, html: str) -> None:
-        """Put HTML into the page as a careless program would."""
-        self._page.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", html)
 
     def photograph(self, name: str) -> None:
         import gradio
