@@ -47,7 +47,7 @@ def root(tmp_path):
 
 def names(root):
     outside = root.parent / "outside"
-    return hostile.some([*hostile.NOT_ELSEWHERE, *hostile.hostile_values(outside)])
+    return [*hostile.NOT_ELSEWHERE, *hostile.hostile_values(outside)]
 
 
 def tree(root):
@@ -65,7 +65,6 @@ def test_every_field_of_settings(root):
     fields = [key for key, setting in SETTINGS.items() if setting.kind in ("text", "names", "choice")]
     before = tree(root)
     assert len(fields) > 20
-    assert len({*hostile.hostile_values(root.parent / "outside"), *hostile.NOT_ELSEWHERE}) >= 350
     for value in names(root):
         for key in fields:
             with suppress(TrainingProError):

@@ -120,7 +120,7 @@ def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeyp
     monkeypatch.setattr("training_pro.interface.base.handlers.CONFIRM_SECONDS", 0)
     blocks, session = make_page(user_data)
     endpoints = [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]
-    values, calls = hostile.some(hostile.hostile_values(user_data.parent / "outside")), 0
+    values, calls = hostile.hostile_values(user_data.parent / "outside"), 0
     before = disk(user_data.parent)
     for number, endpoint in enumerate(endpoints):
         for inputs in hostile_inputs(endpoint, values[number % share :: share]):
@@ -137,7 +137,7 @@ def test_new_names_must_not_be_paths(user_data):
     """Copy as a LoRA, Merge, and Write as GGUF, with an existing run and a hostile new name."""
     before, host = disk(user_data.parent), StandaloneHost(standalone_folders(user_data))
     page = open_tab(RunsTab, PageContext(host, PeftEngine(), Session()), "shard_size")
-    values = hostile.some(hostile.hostile_values(user_data.parent))
+    values = hostile.hostile_values(user_data.parent)
     for value in filter(lambda value: value.strip() not in ("", "story", hostile.LINK), values):
         for action in ("own", "gguf", "merge"):
             said = page.press(f"runs-{action}", runs_chosen="story", runs_name=value)["runs-said"]

