@@ -6,7 +6,6 @@ What is known only of a loaded model is checked again by the same functions afte
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -58,23 +57,6 @@ _UNSUPPORTED_OPTIMIZERS = {
     "lomo": "it updates the weights during the backward pass, so gradients can't be accumulated or clipped",
 }
 
-# Modules that a reporter needs if they have another name than the reporter; | separates alternatives.
-_REPORTER_MODULES: Mapping[str, tuple[str, ...]] = {
-    "azure_ml": ("azureml.core",),
-    "dagshub": ("dagshub", "mlflow"),
-    "flyte": ("flytekit",),
-    "kubeflow": (),
-    "tensorboard": ("tensorboard|tensorboardX",),
-}
-# Names for pip that differ from those of the modules.
-_PIP_NAMES = {"azureml.core": "azureml-core", "comet_ml": "comet-ml"}
-# Environment variables without which a reporter does not know where to report.
-_REPORTER_VARIABLES = {"dagshub": "MLFLOW_TRACKING_URI", "kubeflow": "KUBEFLOW_TRAINER_SERVER_URL"}
-NO_REPORTER = (
-    "Report to: 'all' has no effect because no reporting tool is installed. Install one (pip install "
-    "tensorboard), or choose none."
-)
-
 
 def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     """Yield what the model and the machine say of the settings, before anything is loaded or after it."""
@@ -100,7 +82,11 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     yield from attention_problems(settings.machine.attention, device, held)
     if settings.machine.liger:
         yield from liger_problems(device)
-    yield from _reporter_findings(settings.records.reporters)
+    reporter = settings.records.report_to
+    modules = ("tensorboard", "tensorboardX") if reporter == "tensorboard" else (reporter,)
+    if reporter != "none" and not any(map(find_spec, modules)):
+        install = f"{reporter} is not installed. Install it (pip install {reporter}), or choose none."
+        yield problem("report_to", f"Report to: {install}")
     if settings.machine.workers and not host.owns_process:
         # On Windows, each process would start the webui again.
         yield problem(
@@ -279,42 +265,6 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
         bitsandbytes = tuple(map(int, version("bitsandbytes").split(".")[:2]))
         if "paged" in name or bitsandbytes < (0, 50):
             yield problem("optimizer", f"Optimizer: {name} needs a GPU. Choose adamw_torch or adafactor.")
-
-
-def _reporter_findings(names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a problem for each reporter that is unknown or lacks something; "all" are those that lack nothing."""
-    if not names:
-        return
-    from transformers.integrations.integration_utils import (
-        INTEGRATION_TO_CALLBACK,
-        get_available_reporting_integrations,
-    )
-
-    for name in names:
-        modules = [module.split("|") for module in _REPORTER_MODULES.get(name, (name,))]
-        variable = _REPORTER_VARIABLES.get(name, "")
-        if name == "all":
-            if not get_available_reporting_integrations():
-                yield advice("report_to", NO_REPORTER)
-            continue
-        if name not in INTEGRATION_TO_CALLBACK:
-            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-            reason = f"transformers has no reporting integration called {name!r}. Choose one of {known}"
-        elif missing := [choices[0] for choices in modules if not any(map(_has_module, choices))]:
-            packages = " ".join(_PIP_NAMES.get(module, module) for module in missing)
-            reason = f"{name} is not installed. Install it (pip install {packages})"
-        elif variable and variable not in os.environ:
-            reason = f"{name} needs the environment variable {variable}. Set it"
-        else:
-            continue
-        yield problem("report_to", f"Report to: {reason}, or choose none.")
-
-
-def _has_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # the package that the module is in
-        return False
 
 
 def _check_full_finetune(settings: TrainingSettings, host: Host) -> Iterator[Finding]:

@@ -12,9 +12,7 @@ from .columns import columns_problem
 from .name_rules import (
     layers_problem,
     name_problem,
-    reporters_problem,
     shard_size_problem,
-    split_names,
 )
 from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
@@ -865,30 +863,15 @@ class ReportingSettings:
 
     report_to: str = choice(
         "Report to",
-        "Log the run to one or more of the services that transformers supports. Their packages must be "
-        "installed. Most services write their files to the LoRA's folder, but trackio and MLflow use the logs "
-        "folder. Weights & Biases and SwanLab stay offline unless you set WANDB_MODE or SWANLAB_MODE.",
+        "Log the run to a tool for tracking runs, whose package must be installed. TensorBoard and Weights & "
+        "Biases write their files to the LoRA's folder, and trackio to the logs folder. Weights & Biases stays "
+        "offline unless you set WANDB_MODE.",
         {
             "none": "None",
             "tensorboard": "TensorBoard",
             "wandb": "Weights & Biases",
             "trackio": "trackio",
-            "mlflow": "MLflow",
-            "azure_ml": "Azure ML",
-            "clearml": "ClearML",
-            "codecarbon": "CodeCarbon (energy use)",
-            "comet_ml": "Comet",
-            "dagshub": "DagsHub",
-            "dvclive": "DVCLive",
-            "flyte": "Flyte",
-            "kubeflow": "Kubeflow",
-            "neptune": "Neptune",
-            "swanlab": "SwanLab",
-            "all": "All that are installed",
         },
-        free=True,
-        one="several of these",
-        check=reporters_problem,
     )
     run_name: str = text(
         "",
@@ -911,11 +894,6 @@ class ReportingSettings:
         "Log the first step",
         'Log the first step even if "Log every" would skip it. The last step is always logged.',
     )
-
-    @property
-    def reporters(self) -> tuple[str, ...]:
-        """The names of the reporters; "all" stands for all that are installed."""
-        return tuple(name for name in split_names(self.report_to) if name != "none")
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,3 @@ def layers_problem(text: str) -> str:
     ranges = [part.split("-") for part in text.split(",") if "-" in part]
     backward = [f"{first.strip()}-{last.strip()}" for first, last in ranges if int(first) > int(last)]
     return f"{backward[0]} goes backward. Write the lower number first." if backward else ""
-
-
-def split_names(names: str) -> list[str]:
-    """Split names that are separated by spaces or commas."""
-    return re.findall(r"[^\s,]+", names)
-
-
-def reporters_problem(names: str) -> str:
-    """Return what is wrong with a list of reporters; whether each exists depends on the installed transformers."""
-    split = split_names(names)
-    alone = [name for name in ("none", "all") if name in split and len(split) > 1]
-    return f"{alone[0]!r} can't be combined with other names." if alone else ""

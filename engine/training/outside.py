@@ -8,10 +8,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from copy import copy
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,18 +22,10 @@ from ...core.jobs import Advice, EventLog, LibraryMessage
 from ...records.report import graph_entries
 from ...settings.definitions import ReportingSettings
 from ...train_utils import is_logged
-from ..checks import NO_REPORTER
 from ..plan import RunPlan, StepLog
 
 ES_CONTINUOUS, ES_SYSTEM_REQUIRED = 0x80000000, 0x00000001  # of SetThreadExecutionState
 HELPER_START_SECONDS = 3.0
-PROJECT = "training_pro"
-# Module and functions that end a reporter's run where transformers leaves it open for the next one.
-RUN_ENDS: Mapping[str, tuple[str, ...]] = {
-    "dagshub": ("mlflow", "end_run"),
-    "swanlab": ("swanlab", "finish"),
-    "wandb": ("wandb", "finish", "teardown"),  # without the second, the next run has the folder of this one
-}
 
 
 @contextmanager
@@ -89,51 +79,32 @@ def _run_helper(command: list[str], held: ExitStack) -> str:
 
 
 @contextmanager
-def attach_reporters(
+def attach_reporter(
     run_plan: RunPlan, step_log: StepLog, folders: Folders, log: EventLog
 ) -> Iterator[list[Reporter]]:
-    """Yield a callback for each of the chosen reporters, with variables that keep their files in our folders."""
+    """Yield a callback for the chosen service, if any, with variables that keep its files in our folders."""
     asked, lora = run_plan.settings.records, run_plan.folder.path
-    names = asked.reporters
-    if "all" in names:
-        names = tuple(integration_utils.get_available_reporting_integrations())
-        if not names:
-            log.append(Advice(text=NO_REPORTER))
-    # The user's own win over these: modes, projects and servers.
-    run_name, experiment = asked.run_name or lora.name, {"MLFLOW_EXPERIMENT_NAME": PROJECT}
-    database = f"sqlite:///{(folders.logs / 'mlflow.db').as_posix()}"
-    defaults: dict[str, dict[str, str]] = {
-        "clearml": {"CLEARML_PROJECT": PROJECT, "CLEARML_TASK": run_name},
-        "comet_ml": {"COMET_PROJECT_NAME": PROJECT},
-        "dagshub": experiment,
-        "mlflow": {"MLFLOW_TRACKING_URI": database, **experiment},
-        "swanlab": {"SWANLAB_MODE": "offline"},
-        "wandb": {"WANDB_MODE": "offline", "WANDB_PROJECT": PROJECT},
-    }
+    if asked.report_to == "none":
+        yield []
+        return
     # These win over the user's: files stay in our folders, models on this machine, and the console is ours.
     wandb_folders = ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR")
-    ours: dict[str, dict[str, str]] = {
-        "tensorboard": {"TENSORBOARD_LOGGING_DIR": str(lora / "tensorboard")},
-        "trackio": {"TRACKIO_DIR": str(folders.logs / "trackio")},  # of all runs, so that it can compare them
-        "swanlab": dict.fromkeys(("SWANLAB_LOG_DIR", "SWANLAB_LOGDIR"), str(lora / "swanlab")),
-        "wandb": {
-            **{f"WANDB_{folder}": str(lora / "wandb") for folder in wandb_folders},
-            **{"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"},
-        },
+    variables = {
+        "TENSORBOARD_LOGGING_DIR": str(lora / "tensorboard"),
+        "TRACKIO_DIR": str(folders.logs / "trackio"),  # of all runs, so that it can compare them
+        **{f"WANDB_{folder}": str(lora / "wandb") for folder in wandb_folders},
+        **{"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_LOG_MODEL": "false"},
+        # The user's own win over these two.
+        **{"WANDB_MODE": "offline", "WANDB_PROJECT": "training_pro"},
+        **{key: os.environ[key] for key in ("WANDB_MODE", "WANDB_PROJECT") if key in os.environ},
     }
-    variables: dict[str, str] = {}
-    for name in names:
-        chosen = {key: os.environ.get(key, value) for key, value in defaults.get(name, {}).items()}
-        variables |= {**ours.get(name, {}), **chosen}
     saved = {variable: os.environ[variable] for variable in variables if variable in os.environ}
     os.environ.update(variables)
-    # Of a class each, since transformers warns about a second callback of the same class.
-    reporters = [type(name, (Reporter,), {})(name, asked, lora, step_log, log) for name in names]
+    reporter = Reporter(asked, step_log, log)
     try:
-        yield reporters
+        yield [reporter]
     finally:
-        for reporter in reporters:
-            reporter.finish()
+        reporter.finish()
         for variable in variables:
             os.environ.pop(variable, None)
         os.environ.update(saved)
@@ -146,8 +117,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     forwarded: they are not where transformers has them.
     """
 
-    def __init__(self, name: str, asked: ReportingSettings, lora: Path, step_log: StepLog, log: EventLog) -> None:
-        self._name, self._asked, self._lora, self._step_log, self._log = name, asked, lora, step_log, log
+    def __init__(self, asked: ReportingSettings, step_log: StepLog, log: EventLog) -> None:
+        self._name, self._asked, self._step_log, self._log = asked.report_to, asked, step_log, log
         self._inner: Any = None
         self._begin: Callable[[], None] | None = None
         self._end: Callable[[], None] | None = None
@@ -158,19 +129,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         def begin() -> None:
             self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
-            arguments = copy(args)
-            arguments.output_dir = str(self._lora)  # CodeCarbon writes its file there
-            if self._name == "dvclive":  # it takes its folder from no variable
-                from dvclive import Live
-
-                self._inner.live = Live(dir=str(self._lora / "dvclive"), dvcyaml=False, save_dvc_exp=False)
-            elif self._name == "swanlab":  # its newer versions raise where the callback asks for a run
-                import swanlab
-
-                swanlab.init(project=os.environ.get("SWANLAB_PROJECT", PROJECT), experiment_name=args.run_name)
-            self._inner.on_init_end(arguments, state, control, **kwargs)
-            self._inner.on_train_begin(arguments, state, control, **kwargs)
-            self._end = lambda: self._inner.on_train_end(arguments, state, control, **kwargs)
+            self._inner.on_init_end(args, state, control, **kwargs)
+            self._inner.on_train_begin(args, state, control, **kwargs)
+            self._end = lambda: self._inner.on_train_end(args, state, control, **kwargs)
 
         self._begin = begin
 
@@ -201,11 +162,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         """Close the reporter, however the run ended."""
         if self._end is not None:
             self._log_errors(self._end)
-            module, *functions = RUN_ENDS.get(self._name, ("",))
-            for function in functions:
-                self._log_errors(getattr(sys.modules.get(module), function, lambda: None))
-            if experiment := getattr(self._inner, "_experiment", None):  # of Comet
-                self._log_errors(experiment.end)
+            if self._name == "wandb":  # transformers leaves its run open, and the next one would get its folder
+                for function in ("finish", "teardown"):
+                    self._log_errors(getattr(sys.modules.get("wandb"), function, lambda: None))
         self._inner = self._begin = self._end = None  # they reference the model
 
     def _log_errors(self, act: Callable[[], object]) -> None:

@@ -77,7 +77,7 @@ from ..plan import RunController, RunPlan
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
-from .outside import attach_reporters, prevent_sleep
+from .outside import attach_reporter, prevent_sleep
 from .trainer import RunTrainer
 
 WARM_UP_BATCHES, TIMED_BATCHES = 2, 3
@@ -222,7 +222,7 @@ def _train_segment(
         # Whatever the Trainer and its callback need was created above and is passed in, and the result has no
         # reference to the model, so that it is free once this function has returned.
         divergence: failures.DivergenceError | None = None
-        with attach_reporters(run_plan, callback.step_log, host.folders, job.log) as reporters:
+        with attach_reporter(run_plan, callback.step_log, host.folders, job.log) as reporters:
             trainer = RunTrainer(
                 run_plan, model, objective, sums, callback, host.folders.training, samples, exam, *reporters
             )

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import EvaluationDone
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.coming_from import read_page
-from training_pro.tests.seeds.conftest import checked, run_events, settings
-from transformers import TrainerCallback
-from transformers.integrations import integration_utils
+from training_pro.tests.seeds.conftest import run_events, settings
 
 FULL_SCRIPT = {
     "report_to": "wandb", "optimizer": "adamw_torch_fused", "seed": 42, "data_seed": 42,
@@ -71,7 +66,7 @@ def test_the_example_run_is_a_preset_which_trains_and_reports_where_you_ask_for_
     assert {key: flat[key] for key in EXAMPLE_RUN} == EXAMPLE_RUN
     assert not {"report_to", "run_name"} & preset.keys()
     asked = settings(**preset, report_to="wandb", run_name="mine").records
-    assert (asked.reporters, asked.run_name) == (("wandb",), "mine")
+    assert (asked.report_to, asked.run_name) == ("wandb", "mine")
     assert "does not report to any service" in read_page("report_to=wandb in the example run")
     assert place.train(**{**preset, "optimizer": "adamw_torch"}).outcome == "finished"
 
@@ -89,52 +84,3 @@ def test_an_evaluation_batch_that_takes_too_much_memory_is_split_in_halves(place
     asked = {"eval_share": 0.25, "eval_batch_size": 4, "max_steps": 1, "recall_passages": 0, "packing": "off"}
     assert run_events(place, host, kind=EvaluationDone, **asked)
     assert 2 in sizes
-
-
-def test_a_platform_that_transformers_does_not_know_is_refused_as_such(place):
-    (problem,) = checked(place, report_to="azureml").problems
-    assert "no reporting integration called 'azureml'. Choose one of azure_ml," in problem
-
-
-@pytest.fixture
-def logged(monkeypatch):
-    """The logs that a stand-in for two services gets: the service, the step, the name of the run, the project."""
-    found = []
-
-    def stand_in(name):
-        class Recorder(TrainerCallback):
-            def on_log(self, args, state, control, **_):
-                found.append((name, state.global_step, args.run_name, os.environ.get("WANDB_PROJECT")))
-
-        return Recorder
-
-    monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["wandb", "trackio"])
-    for name in ("wandb", "trackio"):
-        monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, name, stand_in(name))
-    return found
-
-
-@pytest.mark.long
-def test_report_to_all_reports_to_all_installed_integrations_and_none_to_none(place, logged):
-    place.train(name="b", report_to="none", max_steps=1)
-    place.train(report_to="all", max_steps=1)
-    assert {(service, name) for service, _, name, _ in logged} == {("wandb", "a"), ("trackio", "a")}
-    assert settings(report_to=["tensorboard", "wandb"]).records.reporters == ("tensorboard", "wandb")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("first", "expected", "project"), [(True, [1, 3, 6, 8], "mine"), (False, [3, 6, 8], "training_pro")]
-)
-def test_logging_steps_run_name_and_wandb_project(place, logged, monkeypatch, first, expected, project):
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    if first:
-        monkeypatch.setenv("WANDB_PROJECT", project)
-    place.train(report_to="all", run_name="run", logging_steps=3, logging_first_step=first, epochs=2)
-    assert [log for log in logged if log[0] == "wandb"] == [("wandb", step, "run", project) for step in expected]
-    assert "uses the project in this variable" in read_page("WANDB_PROJECT")
-
-
-def test_a_missing_service_is_refused_with_what_to_install(place):
-    with pytest.raises(SettingsError, match=r"comet_ml is not installed. Install it \(pip install comet-ml\)"):
-        place.train(report_to="comet_ml")

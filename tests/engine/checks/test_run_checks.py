@@ -53,7 +53,11 @@ def is_loaded(host):
         ("auto", {"method": "full", "name": "tiny"}, "Name: 'tiny' is the name of the model that you"),
         ("auto", {"attention": "flash_attention_2"}, "Attention: flash_attention_2 needs an NVIDIA GPU."),
         ("8bit", {"targets": ["foo"]}, "Target modules: this model has no layer called foo. Its layers are down_"),
-        ("auto", {"report_to": "comet_ml"}, "Report to: comet_ml is not installed. Install it ("),
+        (
+            "auto",
+            {"report_to": "trackio"},
+            "Report to: trackio is not installed. Install it (",
+        ),
         ("auto", {"optimizer": "galore_adamw"}, "Optimizer: galore_adamw does not work here: it is an"),
         ("auto", {"rank": 65}, "LoRA Rank 65 is larger than the model's hidden size (64). A rank above that"),
         ("auto", {"liger": True}, "Liger kernels"),

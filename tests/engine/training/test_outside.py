@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from training_pro.core.jobs import Advice, Job, LibraryMessage, Note, Step
 from training_pro.engine.training import prevent_sleep
-from training_pro.settings.definitions import SETTINGS
+from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.watching import at, events_of, texts
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
@@ -127,20 +127,17 @@ def run(place, reporter, **more):
     return job
 
 
-def test_the_reporters_get_every_step_from_the_first(place, callbacks, capsys):
+def test_a_reporter_gets_every_step_from_the_first(place, callbacks, capsys):
     place.write("other.txt", "A cook stood in the kitchen and cut the bread.")
     before = dict(os.environ)
-    job = run(place, "tensorboard, trackio", eval_data=["other.txt"])
-    assert len(callbacks) == 2
-    for callback in callbacks:
-        assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
-        assert (callback.begun_at, callback.name) == (1, "a")
-        steps = [(step.step, step.smoothed) for step in events_of(job, Step)]
-        assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == steps
-        assert ["eval_loss" in logs for _, logs in callback.logs] == [True, False, True]
-    assert "TENSORBOARD_LOGGING_DIR" in callbacks[1].environment and dict(os.environ) == before
-    said = [(event.source, event.text) for event in events_of(job, LibraryMessage)]
-    assert {(name, "* created new run") for name in ("tensorboard", "trackio")} <= set(said)
+    job = run(place, "trackio", eval_data=["other.txt"])
+    (callback,) = callbacks
+    assert callback.calls == ["made", "begin", "log", "log", "log", "end"]
+    assert (callback.begun_at, callback.name) == (1, "a") and dict(os.environ) == before
+    steps = [(step.step, step.smoothed) for step in events_of(job, Step)]
+    assert [(step, logs["smoothed_loss"]) for step, logs in callback.logs] == steps
+    assert ["eval_loss" in logs for _, logs in callback.logs] == [True, False, True]
+    assert ("trackio", "* created new run") in [(e.source, e.text) for e in events_of(job, LibraryMessage)]
     assert capsys.readouterr().out == ""
 
 
@@ -166,7 +163,7 @@ def test_all_files_are_in_our_folders(place, callbacks, monkeypatch, name):
     monkeypatch.setenv("WANDB_MODE", "online")
     run(place, name, name="b", max_steps=1)
     modes = [callback.environment.get("WANDB_MODE") for callback in callbacks]
-    assert modes == (["offline", "online"] if name == "wandb" else [None, "online"])  # online if the user says so
+    assert modes == ["offline", "online"]  # online if the user says so
 
 
 @pytest.mark.long
@@ -181,5 +178,12 @@ def test_a_failure_is_logged_once_and_the_run_is_unaffected(place, callbacks, re
     assert place.weights() == place.weights("without")
 
 
-def test_every_reporter_of_transformers_can_be_chosen():
-    assert set(integration_utils.INTEGRATION_TO_CALLBACK) <= set(SETTINGS["report_to"].choices)
+@pytest.mark.long
+@pytest.mark.parametrize(("first", "expected"), [(True, [1, 3, 6, 8]), (False, [3, 6, 8])])
+def test_logging_steps_run_name_and_wandb_project(place, callbacks, first, expected):
+    asked = {"run_name": "run", "logging_steps": 3, "logging_first_step": first, "epochs": 2, "max_steps": 0}
+    run(place, "wandb", **asked)
+    (callback,) = callbacks
+    assert ([step for step, _ in callback.logs], callback.name) == (expected, "run")
+    assert callback.environment["WANDB_PROJECT"] == "training_pro"
+    assert "uses the project in this variable" in read_page("WANDB_PROJECT")
