@@ -69,7 +69,7 @@ class ModelCard:
     config: dict[str, Any]
     tokenizer: Any
     loading: str
-    param_counts: ParamCounts | None = None  # only of an unknown architecture, where they had to be counted
+    param_counts: ParamCounts | None = None  # None until they are counted, and where they can't be
     tokenizer_name: str = ""  # of the tokenizer that was chosen instead of the model's own
     max_memory: str = ""  # memory limits that it is loaded with, as typed: '20GB cpu=30GB'
     given_name: str = ""  # what a command finds this model by, if not by its name: a path, a link or a file

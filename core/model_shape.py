@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-MLP_LAYERS = frozenset({"up", "down", "gate"})
 # Layers of the experts (MoE) whose weights are stored together in one tensor.
 FUSED_LAYERS = frozenset({"up", "gate"})
 # Words for the embeddings and the output layer of any model; they get a LoRA only where they are named.
 HEAD = "lm_head"
 OUTER_LAYERS = ("embed_tokens", HEAD)
-MIN_PEFT_VERSION = (0, 20)
-# The `model_type`s whose experts PEFT can put LoRAs on.
-LORA_EXPERT_TYPES = frozenset({
-    "afmoe", "beam", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe",
-    "exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm_moe_dsa", "hunyuan_v1_moe",
-    "longcat_flash", "mellum", "minimax", "minimax_m2", "mixtral", "olmoe", "qwen3_moe", "qwen3_next",
-    "qwen3_omni_moe", "qwen3_omni_moe_text", "qwen3_omni_moe_thinker", "solar_open",
-})  # fmt: skip
 # The `model_type`s whose MLP has no gate.
 UNGATED_TYPES = frozenset(
     {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
@@ -38,18 +27,17 @@ class Experts:
     per_token: int  # experts per token
     shared: int = 0  # the width of the shared MLP that every token passes
     without: int = 0  # layers with a dense MLP instead
-    # A LoRA on MLP layers is put on the experts and on no shared MLP; one on all layers, on the router too.
-    takes_lora: bool = False
 
 
 @dataclass(frozen=True)
 class ParamCounts:
-    """Parameter counts of a model, from a meta model where the arithmetic does not know its layers."""
+    """Parameter counts of a model, from one without weights: exact, where arithmetic on the config is not."""
 
     linear: int
     other: int
     lora: int  # weights of a LoRA of rank 1 on the target layers
     full: int = 0  # weights of the model itself that are trained beside it, without those of Train Head
+    on_experts: bool = False  # whether the LoRA is on experts, whose weights a library keeps in one tensor
 
 
 def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -149,19 +137,14 @@ class ModelShape:
         return {name: min(widths) for name, widths in self.linears.items() if parts is None or name in parts}
 
     def lora_weights(self, rank: int, parts: Collection[str] | None = None) -> int:
+        """The weights of a LoRA of this rank; without a count, as in a model without experts."""
         if self.counted:
             return rank * self.counted.lora
-        experts = self.experts if self.experts and self.experts.takes_lora else None
         weights = len(set(OUTER_LAYERS).intersection(parts or ())) * (self.vocabulary + self.hidden)
         for count, linears in self._linear_groups():
             for name, (wide, narrow) in linears.items():
-                if (parts is None or name in parts) and not (experts and name in MLP_LAYERS):
+                if parts is None or name in parts:
                     weights += count * (wide + narrow)
-        if experts is not None:  # up and gate share a tensor, each with its own rank
-            up_gate = 2 * (self.hidden + 2 * experts.feed) if parts is None or FUSED_LAYERS.issubset(parts) else 0
-            down = experts.feed + self.hidden if parts is None or "down" in parts else 0
-            router = self.hidden + experts.count if parts is None else 0
-            weights += (self.layers - experts.without) * (experts.count * (up_gate + down) + router)
         return rank * weights
 
     @property
@@ -172,7 +155,7 @@ class ModelShape:
     def recreated_numbers(self, parts: Collection[str] | None, *, checkpointing: bool) -> int:
         """Numbers that a step creates anew: experts merged with their LoRA, and the gradient of one layer's."""
         experts = self.experts
-        if experts is None or not experts.takes_lora:
+        if experts is None or self.counted is None or not self.counted.on_experts:
             return 0
         tensors = 3 if parts is None else 2 * FUSED_LAYERS.issubset(parts) + ("down" in parts)
         kept_layers = 1 if checkpointing else self.layers - experts.without
@@ -209,20 +192,7 @@ def _experts(text_config: Mapping[str, Any], feed: int, layers: int) -> Experts 
         per_token=_first_int(text_config, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk") or 1,
         shared=shared,
         without=sum(dense),
-        takes_lora=text_config.get("model_type") in LORA_EXPERT_TYPES
-        and not text_config.get("text_config")
-        and _peft_supports_experts(),
     )
-
-
-@cache
-def _peft_supports_experts() -> bool:
-    """Whether the installed PEFT puts LoRAs on experts when all layers are targeted."""
-    try:
-        first, second = version("peft").split(".")[:2]
-    except PackageNotFoundError:
-        return False
-    return (int(first), int(second)) >= MIN_PEFT_VERSION
 
 
 def model_bytes(shape: ModelShape, held_as: str) -> float:

@@ -5,7 +5,6 @@ from .estimates import apply_changes as apply_changes
 from .estimates import estimate_disk as estimate_disk
 from .estimates import find_remedies as find_remedies
 from .estimates import fit_to_memory as fit_to_memory
-from .estimates import has_exact_size as has_exact_size
 from .estimates import largest_batch as largest_batch
 from .estimates import resolve_checkpointing as resolve_checkpointing
 from .plan_checks import check_plan as check_plan

@@ -15,7 +15,7 @@ from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
 from ...core.model_shape import HEAD, ModelShape, model_bytes
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
-from ...settings.target_layers import is_known_architecture, target_layers
+from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, head_rows, interval_steps, size
 from ..examples import Examples
 
@@ -243,12 +243,6 @@ def _bytes_per_weight(state_bytes: float, weight_bytes: int) -> float:
     return max(state_bytes * weight_bytes / 4, min(state_bytes, 2))
 
 
-def has_exact_size(config: Mapping[str, Any], lora: LoraSettings) -> bool:
-    """Whether all that a run trains can be computed from the config."""
-    own_weights = lora.saved_modules or lora.bias != "none"
-    return not own_weights and not lora.layers and is_known_architecture(config, lora.targets)
-
-
 @dataclass(frozen=True)
 class DiskEstimate:
     """Sizes in bytes; `most` is the most that is on disk at once."""
@@ -325,6 +319,6 @@ def estimate_disk(
         most=copies * (made + state) + slim * made + made + RECORD_BYTES,
         free=free_bytes(folder),
         whole=lora.whole_model,
-        exact=card.param_counts is not None or has_exact_size(card.config, lora),
+        exact=card.param_counts is not None,
         unwritable="" if os.access(parent, os.W_OK) else str(parent),
     )

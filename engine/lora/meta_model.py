@@ -15,7 +15,6 @@ from ...core.errors import ModelError, SettingsError
 from ...core.findings import Finding, problem
 from ...core.host import Host, ModelCard, unwrap_peft
 from ...core.model_shape import ParamCounts
-from ...data.report import has_exact_size
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
 from .adapter import inject_lora, lora_config, unused_bias_advice
 from .targets import choose_targets, has_experts, is_linear, outer_layers
@@ -69,10 +68,8 @@ def _injected_on_meta(lora: LoraSettings, base: Any) -> Iterator[Any]:
 
 
 def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
-    """Add the exact counts to the card; unchanged if config.json gives them or the model cannot be built."""
+    """Add the exact counts to the card; unchanged if the model cannot be built."""
     lora = settings.lora
-    if has_exact_size(card.config, lora):
-        return card
     try:
         base = build_meta_model(card)
         # The head is not quantized, so that it counts to the other weights.
@@ -88,8 +85,9 @@ def add_param_count(card: ModelCard, settings: TrainingSettings) -> ModelCard:
         # Of rank 1: the weights of any other rank are a multiple. Experts take neither dropout nor DoRA.
         with _injected_on_meta(replace(lora, rank=1, dropout=0.0, dora=False), base) as model:
             trained = [(name, weight.numel()) for name, weight in model.named_parameters() if weight.requires_grad]
+            on_experts = bool(getattr(model.active_peft_config, "target_parameters", None))
         full = sum(n for name, n in trained if "lora_" not in name and not any(part in name for part in apart))
         loras = sum(count for name, count in trained if "lora_" in name)
-        return replace(card, param_counts=ParamCounts(linear, other, loras, full))
+        return replace(card, param_counts=ParamCounts(linear, other, loras, full, on_experts))
     except Exception:  # noqa: BLE001 - any of hundreds of architectures may raise anything; Check works without the count
         return card

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from ...core.errors import SavingError, TrainingProError
 from ...core.host import Folders
-from ...core.model_shape import ModelShape
 from ...records.folder import inventory
 from ...settings import presets
 from ...settings.definitions import SETTINGS, LoraSettings
@@ -22,8 +21,7 @@ from ...settings.live_settings import LIVE_KEYS
 from ...settings.other_names import Named, find_settings
 from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
-from ...settings.target_layers import is_known_architecture, target_layers
-from ...train_utils import StepPlan, plural, size
+from ...train_utils import StepPlan, plural
 from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup, page_load, refresh_choices
 from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
@@ -312,11 +310,7 @@ class TrainTab:
             part: gr.update(label=part_title(name, layout.FOLDED_ROWS[name], values))
             for name, part in self._folded_parts.items()
         }
-        config: Mapping[str, Any] = {}
-        with suppress(TrainingProError):
-            if not context.host.model_status().problem:
-                config = context.host.card().config
-        text = steps_and_lora(values, preview.examples, config)
+        text = steps_and_lora(values, preview.examples)
         # A style sheet that marks the results whose inputs have changed.
         current = context.made_from(values)
         made_from = {kind: inputs.get(state) for kind, state in self._made_from.items()}
@@ -368,7 +362,7 @@ def results_html(query: str) -> str:
     return markup.join(results)
 
 
-def steps_and_lora(values: Mapping[str, Any], examples: int, config: Mapping[str, Any]) -> str:
+def steps_and_lora(values: Mapping[str, Any], examples: int) -> str:
     """The number of steps, and what the LoRA will be; a sentence is left out while its numbers are half-typed."""
     sentences = []
     if parsed := _parse(values, STEP_KEYS):
@@ -376,15 +370,9 @@ def steps_and_lora(values: Mapping[str, Any], examples: int, config: Mapping[str
         total = StepPlan(examples, **parsed).steps if examples else 0
         steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
         sentences.append(f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}.")
-    if parsed := _parse(values, ("rank", "alpha", "rslora", "targets")):
-        lora, shape, targets, file_size = LoraSettings(**parsed), ModelShape.of(config), parsed["targets"], ""
-        if shape is not None and is_known_architecture(config, targets):
-            # Four bytes for each weight: the LoRA is float32, whatever the model is.
-            weights = shape.lora_weights(parsed["rank"], target_layers(targets))
-            file_size = f", file size about {size(4 * weights)}"
-        elif shape is not None:  # its layers must be counted: too slow for every key press
-            file_size = "; Check shows its file size"
-        sentences.append(f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}{file_size}.")
+    if parsed := _parse(values, ("rank", "alpha", "rslora")):
+        lora = LoraSettings(**parsed)
+        sentences.append(f"LoRA: alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}.")
     return " ".join(sentences)
 
 

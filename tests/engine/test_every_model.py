@@ -9,14 +9,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from training_pro.core import model_shape
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Job, Note, Step
 from training_pro.engine.lora import adapter, choose_targets, count_layer_names
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.settings.parsing import training_settings
-from training_pro.settings.target_layers import target_layers
 from training_pro.tests.engine.architectures import CONFIGS, LENGTHS, LLAMA_LIKE, make_model, save_model
 from training_pro.tests.engine.watching import read, texts
 from training_pro.tests.tiny import watched_job
@@ -187,11 +185,10 @@ def train_and_read(place, host, **more):
 )
 def test_experts_are_named_and_counted_where_peft_takes_them(place, name, selections):
     host = host_of(place, name)
-    shape = model_shape.ModelShape.of(host.card().config)
     for targets in selections:
         line, weights = train_and_read(place, host, targets=targets, if_exists="replace")
-        counted = shape.lora_weights(4, target_layers(place.settings(targets=targets).lora.targets))
-        assert counted == sum(weight.numel() for weight in weights.values())
+        disk = PeftEngine().check(place.settings(targets=targets), host).disk
+        assert disk.made == 4 * sum(weight.numel() for weight in weights.values())
         if targets == "all-linear" and name != "mixed":
             attention = ", ".join(f"model.layers.0-1.self_attn.{part}_proj" for part in "koqv")
             parts = ("experts.down_proj", "experts.gate_up_proj", "gate.weight") if EXPERTS_SUPPORTED else ()

@@ -16,6 +16,7 @@ from training_pro.data.report import (
     fit_to_memory,
     resolve_checkpointing,
 )
+from training_pro.engine.lora import add_param_count
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.settings.parsing import training_settings
@@ -98,7 +99,7 @@ CARD = DeviceMemory("NVIDIA", 0, 80 * 10**9)
 def estimate(folder, machine=None, loading="", **more):
     settings = training_settings({"name": "a", "data": ["x.txt"], **more})
     plan = StepPlan(400, 4, 1, settings.steps.epochs)
-    card = ModelCard("m", {**EIGHT_B, "dtype": None}, None, loading)
+    card = add_param_count(ModelCard("m", {**EIGHT_B, "dtype": None}, None, loading), settings)
     return estimate_disk(settings, card, plan, folder / "not" / "there", machine)
 
 
