@@ -27,7 +27,7 @@ from ..core.engine import (
 from ..core.errors import ModelError, SavingError, SettingsError, TrainingProError, first_line
 from ..core.findings import Finding, note, problem, texts
 from ..core.host import Host, LlamaCpp, unwrap_peft
-from ..core.jobs import Advice, Job, JobEnded, Note, Request, Stage
+from ..core.jobs import Advice, Job, JobEnded, Note, Request, Stage, Step
 from ..records.folder import RunFolder, choose_run_folder, hold_run_lock, loras, run_files
 from ..records.remote import FOLLOWED, remote_control
 from ..records.report import Workload, estimate_time
@@ -120,7 +120,8 @@ class PeftEngine:
         from .training import run
 
         ended = run.train(settings, host, job, folder)
-        if (name := folder.name) in host.model_status().loras and ended.folder == folder.path:
+        has_trained = any(isinstance(event, Step) for event in job.log.since(0))
+        if (name := folder.name) in host.model_status().loras and ended.folder == folder.path and has_trained:
             try:
                 adapter.renew(name, host)
                 job.log.append(Note(text=f"{name} is attached with its new weights."))
@@ -133,6 +134,8 @@ class PeftEngine:
             except Exception as error:  # noqa: BLE001 - the run is saved, and its report must be written
                 job.log.append(Advice(text=f"The LoRA could not be tested: {first_line(error)}"))
         late = job.control.pending & TOO_LATE.keys()
+        if ended.outcome == "stopped":  # what else was asked for, a stop has overtaken
+            late &= {Request.DISCARD}
         if late and ended.folder is not None:  # otherwise it was discarded
             text = "You made your last request after the last step, so it was not carried out."
             job.log.append(Advice(text="".join([text, *(TOO_LATE[request] for request in late)])))

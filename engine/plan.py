@@ -434,6 +434,7 @@ class RunController:
         same_rules = same_plan and same_split and self.live.values() == then.live
         if same_plan and then.winds_down_after is not None:
             self.rates = self.rates.winding_down(then.winds_down_after)
+        self._told = self.rates  # in the log
         self._ending = then.ending if same_plan else ""
         # Losses on another validation split don't compare with those of now.
         best, self._patience = (then.best, then.patience) if same_split else (BestStep(), Patience())
@@ -494,6 +495,24 @@ class RunController:
         """Whether no step follows this one, also because a rule has ended the run."""
         return bool(self.stopped_by) or self.is_last(step)
 
+    def would_end(self, state: StepState) -> bool:
+        """Whether no step follows this one if the run is resumed, also by the rules of now."""
+        return self.is_over(state.step) or bool(stop_reason(self.live.stopping, state, self._patience))
+
+    def take_live(self, step: int) -> None:
+        """Put the live settings in force that the user has asked for up to this step."""
+        requested: LiveSettings | None = self._control.live
+        if requested is None or requested == self.live:
+            return
+        old, new = self.live.values(), requested.values()
+        changes = {key: (old[key], new[key]) for key in new if new[key] != old[key]}
+        if requested.rate_factor != self.live.rate_factor:
+            self.rates = replace(self.rates, factor=requested.rate_factor)
+        self.live = requested
+        old, new = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
+        self.live_changes.append({"step": step, "before": old, "after": new})
+        self._log.append(LiveSettingsChanged(step=step, changes=changes))
+
     def decide(
         self,
         state: StepState,
@@ -505,17 +524,7 @@ class RunController:
 
         `rates_used` returns the learning rates of the steps so far.
         """
-        before = self.rates
-        requested: LiveSettings | None = self._control.live
-        if requested is not None and requested != self.live:
-            old, new = self.live.values(), requested.values()
-            changes = {key: (old[key], new[key]) for key in new if new[key] != old[key]}
-            if requested.rate_factor != self.live.rate_factor:
-                self.rates = replace(self.rates, factor=requested.rate_factor)
-            self.live = requested
-            old, new = ({key: values[n] for key, values in changes.items()} for n in (0, 1))
-            self.live_changes.append({"step": state.step, "before": old, "after": new})
-            self._log.append(LiveSettingsChanged(step=state.step, changes=changes))
+        self.take_live(state.step)
         if evaluation is not None and not evaluation.asked:
             self._patience.count(evaluation, self.live.saving.keep_best)
         if self._take(Request.WIND_DOWN, state):
@@ -524,8 +533,8 @@ class RunController:
             self._apply_rules(state)
         if self.stopped_by and evaluation is None:
             evaluation = evaluate_at_end(state.step)
-        if self.rates is not before:
-            why = f"learning rate multiplied by {self.rates.factor:g}"
+        if self.rates is not self._told:
+            self._told, why = self.rates, f"learning rate multiplied by {self.rates.factor:g}"
             if self.rates.winds_down_after is not None:
                 why = f"winding down {self._ending}"
             rates = self.rates.all(rates_used())

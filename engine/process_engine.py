@@ -14,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -36,14 +36,16 @@ from ..settings.files import as_file
 from .peft_engine import PeftEngine, still_attached
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-# In the folder of a run that was started here: what it was started with, and all that it printed.
-STARTED, OUTPUT = "settings.json", "output.txt"
+# In the folder of a run that was started here: what it was started with, all that it printed, and its process.
+STARTED, OUTPUT, NUMBER = "settings.json", "output.txt", "process.txt"
 # Importing the libraries takes up to a minute on a slow disk; until then, a new process has no lock.
 START_SECONDS = 120.0
 # A run writes its end just after it has released its lock.
 END_SECONDS = 5.0
-# Starts a program that this one's end leaves without a parent, with the same streams.
-LAUNCHER = "import subprocess, sys; subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)"
+# Starts a program that this one's end leaves without a parent, with the same streams, and writes its number.
+LAUNCHER = """import subprocess, sys
+number = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL).pid
+open(sys.argv[1], "w").write(str(number))"""
 NOT_FOR_RUNNING = ("tests", "bench", "docs", "user_data", "__pycache__", ".*")
 LAST_LINES = 12
 
@@ -51,7 +53,7 @@ LAST_LINES = 12
 def _in_worker(method: Method, *, gguf_loading: str = "") -> Method:
     """Let a method of the engine run in the worker if the host's model is for processes of their own.
 
-    With `gguf_loading`, the worker loads a GGUF file like this.
+    With `gguf_loading`, another worker loads a GGUF file like this, into RAM, and ends with the work.
     """
     signature = inspect.signature(method)
 
@@ -61,13 +63,15 @@ def _in_worker(method: Method, *, gguf_loading: str = "") -> Method:
         target: OwnProcess | None = given["host"].own_process
         if target is None:
             return method(engine, *args, **more)
-        if gguf_loading and target.model.endswith(".gguf"):
-            target = replace(target, loading=gguf_loading)
+        folders = given["host"].folders
         job: Job | None = given.get("job")
         if job is not None:
             job.log.append(Stage(text="Starting"))
         values = {name: value for name, value in given.items() if name not in ("self", "host", "job")}
-        return engine.worker(target, given["host"].folders).ask(method.__name__, values, job)
+        if gguf_loading and target.model.endswith(".gguf"):
+            with engine.other_worker(replace(target, loading=gguf_loading), folders) as worker:
+                return worker.ask(method.__name__, values, job)
+        return engine.worker(target, folders).ask(method.__name__, values, job)
 
     return cast("Method", call)
 
@@ -92,6 +96,7 @@ class ProcessEngine(PeftEngine):
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
+        self._others: list[Worker] = []
         self._lock = threading.Lock()
 
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
@@ -103,6 +108,7 @@ class ProcessEngine(PeftEngine):
         refuse_in_progress(folder.name, folders)
         self.close()  # its model takes the memory that the run needs
         ended: JobEnded | None = None
+        attached = host.model_status().loras
         try:
             with target.lend_memory():
                 try:
@@ -121,6 +127,9 @@ class ProcessEngine(PeftEngine):
             job.log.append(Advice(text=text))
         if ended.folder and ended.folder.name in host.model_status().loras:
             job.log.append(Advice(text=still_attached(ended.folder.name)))
+        if lost := ", ".join(name for name in attached if name not in host.model_status().loras):
+            text = f"{lost}: detached, because the chat's model was unloaded for the run. Attach it again."
+            job.log.append(Advice(text=text))
         return ended
 
     def find_runs(self, session: Session, host: Host) -> None:
@@ -150,10 +159,10 @@ class ProcessEngine(PeftEngine):
             return super().detach_lora(host, job)
 
     def close(self) -> None:
-        """End the worker, and with it what it is doing."""
+        """End the workers, and with them what they are doing."""
         with self._lock:
-            if self._worker is not None:
-                self._worker.close()
+            for worker in filter(None, [self._worker, *self._others]):
+                worker.close()
             self._worker = None
 
     def worker(self, target: OwnProcess, folders: Folders) -> Worker:
@@ -165,6 +174,17 @@ class ProcessEngine(PeftEngine):
                 self._worker = Worker(target, folders)
             return self._worker
 
+    @contextmanager
+    def other_worker(self, target: OwnProcess, folders: Folders) -> Iterator[Worker]:
+        """A worker beside that one, which leaves the GPU alone."""
+        worker = Worker(target, folders, CUDA_VISIBLE_DEVICES="")
+        self._others.append(worker)
+        try:
+            yield worker
+        finally:
+            self._others.remove(worker)
+            worker.close()
+
 
 def _exclusive(host: Host) -> AbstractContextManager[None]:
     """Exclusive use of the host's model, which a job on a model of its own has not taken."""
@@ -174,11 +194,13 @@ def _exclusive(host: Host) -> AbstractContextManager[None]:
 class Worker:
     """A process that holds the model that is chosen, and does for the tab what needs it."""
 
-    def __init__(self, target: OwnProcess, folders: Folders) -> None:
+    def __init__(self, target: OwnProcess, folders: Folders, **variables: str) -> None:
         self.target = target
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         command, pipe = _command("worker", target, folders), subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._errors, env={**os.environ, **variables}
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._answers: dict[int, SimpleQueue[tuple[str, Any]]] = {}
@@ -266,13 +288,23 @@ def start_run(
             return lambda: process.poll() is None
         # On Windows, it ends all descendants (taskkill /T): a run has no parent. The python.exe of an environment
         # starts the real one without flags: without a console to inherit, that would open a window of its own.
-        launch = [sys.executable, "-I", "-c", LAUNCHER, *command]
+        launch = [sys.executable, "-I", "-c", LAUNCHER, str(running / NUMBER), *command]
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
         try:  # out of the job object that would end it with its window; some job objects forbid that
             start(launch, creationflags=flags | subprocess.CREATE_BREAKAWAY_FROM_JOB).wait()
         except OSError:
             start(launch, creationflags=flags).wait()
-        return _watch(running, folder, folders)
+        return _watch_process(int((running / NUMBER).read_text()))
+
+
+def _watch_process(number: int) -> Callable[[], bool]:
+    """Return a function that says whether a process of Windows is alive."""
+    import ctypes
+
+    synchronize, timeout = 0x100000, 0x102
+    kernel: Any = vars(ctypes)["windll"].kernel32
+    handle = ctypes.c_void_p(kernel.OpenProcess(synchronize, False, number))
+    return lambda: bool(handle) and kernel.WaitForSingleObject(handle, 0) == timeout
 
 
 def _watch(running: Path, folder: Path, folders: Folders) -> Callable[[], bool]:

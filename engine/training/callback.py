@@ -152,12 +152,15 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._monitor.observe_step(progress)
         if change := self.phases.update(progress.smoothed):
             self._log.append(Note(text=f"Batch order after step {step}: {change}"))
+        changes_before, rates_before = len(self.controller.live_changes), self.controller.rates
         pauses = self._control.asked(Request.PAUSE) and not self._control.asked(Request.FREE_MEMORY)
         if any(distributed.any_rank(pauses)):  # if any process was asked to
             text = f"Paused after step {step} until you resume the run; the model stays in memory"
             self._log.append(Stage(text=text, kind=StageKind.PAUSED))
             started = time.monotonic()
             while distributed.wait_while_paused(self._control):
+                self.controller.take_live(step)
+                self._write_settings()
                 self._reason = "user"
                 self.save_now()
                 self.on_save(args, state, control)
@@ -169,7 +172,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         evaluation = self._measure(step)
         # The clock and the requests are those of rank 0, so that all processes decide the same.
         requests, clock = distributed.sync_control(self._control, time.monotonic())
-        changes_before, rates_before = len(self.controller.live_changes), self.controller.rates
         after = StepState(
             step, plan.steps_per_epoch, progress.smoothed, clock, steps=plan.steps, requests=requests
         )

@@ -73,7 +73,7 @@ from ..lora import (
     slow_dtype_advice,
     tied_layer_notes,
 )
-from ..plan import RunController, RunPlan
+from ..plan import RunController, RunPlan, StepState
 from ..saving import RunState, earlier_settings, load_run_state, refuse_changes, safe_save
 from .callback import RunCallback, RunOver
 from .finalize import TrainingResult, describe_model, end_discarded_run, save_and_record
@@ -141,8 +141,10 @@ def _goes_on(run_plan: RunPlan, done: int) -> bool:
     start = run_plan.folder.start
     if start is None or start != loras.resumable_checkpoints(run_plan.folder.path)[-1]:
         return start is not None
-    controller = RunController(run_plan, load_run_state(start.folder).steering, Job("training", ""))
-    return start.step == done and not controller.is_over(done)
+    state = load_run_state(start.folder)
+    controller = RunController(run_plan, state.steering, Job("training", ""))
+    after = StepState(done, run_plan.plan.steps_per_epoch, math.inf if state.smoothed is None else state.smoothed)
+    return start.step == done and not controller.would_end(after)
 
 
 def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, host: Host, job: Job) -> JobEnded:

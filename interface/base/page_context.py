@@ -127,8 +127,10 @@ class PageContext:
             return markup.problem(error_message(error))
 
     def free_environment(self) -> None:
-        """End the worker, because Windows can't replace or remove files that are in use; refuse during a run."""
+        """End the worker, because Windows can't replace or remove files in use; refuse while it works."""
         refuse_while_training(self.host.folders)
+        if self.host.own_process is not None and (job := self.session.current) is not None:
+            raise BusyError(f"{job.title} is running. Wait until it is done, or stop it first.")
         self.engine.close()
 
     def remove_environment(self, folders: Folders) -> str:

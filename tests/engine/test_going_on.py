@@ -8,10 +8,12 @@ import re
 import shutil
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs import CheckpointSaved, Job, Note, Request, RunPlanned, Stage, Step
+from training_pro.engine.saving import load_run_state
 from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records import folder as records
@@ -141,8 +143,26 @@ def test_a_finished_run_with_more_epochs_takes_the_rates_and_options_of_the_new_
     assert [entry["current_steps"] for entry in graph] == list(range(1, 13))
 
 
+def test_what_is_changed_in_a_pause_is_in_the_checkpoint_that_is_saved_then(place):
+    def watch(job, event):
+        if isinstance(event, Step):
+            job.control.ask(Request.PAUSE)
+        elif isinstance(event, Stage) and event.text.startswith("Paused"):
+            job.control.live = replace(job.control.live, rate_factor=0.5)
+            job.control.ask(Request.CHECKPOINT)
+            threading.Timer(2, job.control.resume).start()
+        elif isinstance(event, CheckpointSaved):
+            break_down(job)
+
+    with pytest.raises(OSError, match="the power went"):
+        place.train(job=watched_job(watch))
+    assert load_run_state(place.lora() / "checkpoint-1-user").steering.live["rate_factor"] == 0.5
+
+
 def test_a_finished_run_goes_on_without_the_rule_that_ended_it_and_from_a_named_checkpoint(place):
     place.train(stop_at_epoch=1, epochs=2)
+    still = place.train(resume="newest", stop_at_epoch=1, epochs=2, save_every=1)  # the rule holds
+    assert still.text.startswith("'a' is finished: 4 of 8 steps")
     for resume in ("newest", "checkpoint-4-epoch-1"):
         job = Job("training", "a test")
         place.train(job=job, resume=resume, epochs=2)

@@ -149,6 +149,7 @@ def test_on_windows_the_run_is_no_descendant_that_taskkill_would_end_and_has_no_
 
     monkeypatch.setattr(process_engine, "sys", SimpleNamespace(platform="win32", executable=sys.executable))
     monkeypatch.setattr(process_engine.subprocess, "Popen", start)
+    monkeypatch.setattr(process_engine, "_watch_process", lambda number: psutil.Process(number).is_running)
     job = own.start()
     wait_for(job, is_step)
     running, descendants = processes_of(own.place), psutil.Process().children(recursive=True)
@@ -215,12 +216,19 @@ def test_a_worker_checks_and_answers_with_one_model_and_its_errors_arrive(own, p
     own.engine.close()
 
 
-def test_a_worker_unpacks_a_gguf_file_to_merge_a_lora_into_it(own):
-    own.host.own_process, loaded = OwnProcess(Path("python"), "m.gguf"), []
-    own.engine.worker = lambda target, folders: SimpleNamespace(ask=lambda *_: loaded.append(target.loading))
+def test_another_worker_unpacks_a_gguf_file_into_ram_to_merge_a_lora_into_it(own, monkeypatch):
+    own.host.own_process, said = OwnProcess(Path("python"), "m.gguf"), []
+
+    def start(target, folders, **variables):
+        said.append((target.loading, variables))
+        ends = {"ask": lambda *_: None, "is_alive": lambda: True, "close": lambda: said.append("closed")}
+        return SimpleNamespace(target=target, **ends)
+
+    monkeypatch.setattr(process_engine, "Worker", start)
+    own.engine.layers(own.host)
     own.engine.merge(MergeRequest("a", "out"), own.host, None)
     own.engine.layers(own.host)
-    assert loaded == ["bfloat16", "auto"]
+    assert said == [("auto", {}), ("bfloat16", {"CUDA_VISIBLE_DEVICES": ""}), "closed"]
 
 
 @pytest.mark.long
