@@ -106,7 +106,9 @@ class Likeness:
             if (key := exact_key([text])) not in seen:
                 seen.add(key)
                 counts[self._pairs(text) % COUNTERS] += 1
-        self._is_common: Flags = counts > max(MIN_COMMON, COMMON_SHARE * len(seen))
+        # In a small dataset, what nearly all texts have.
+        least = min(MIN_COMMON, max(MIN_COMMON / 5, 0.9 * len(seen)))
+        self._is_common: Flags = counts > max(least, COMMON_SHARE * len(seen))
 
     def find(self, text: str, place: str, *replies: str, keep: bool = False) -> list[str]:
         """The places of earlier texts that are nearly the same; one without any is kept, with `keep` each.

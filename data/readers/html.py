@@ -33,9 +33,11 @@ FRAME_TAGS = frozenset({"header", "footer", "aside", "address"})  # of the page;
 CONTENT_TAGS = frozenset({"main", "article", "section"})
 MENU_CLASSES = frozenset({"nav", "navigation", "navbar", "breadcrumb", "breadcrumbs", "pagination"})
 # Marks of notes and page numbers, in the middle of sentences: of e-books, of Gutenberg's pages, of Wikipedia.
-MARK_TYPES = frozenset(f"{role}{kind}" for role in ("", "doc-") for kind in ("noteref", "backlink", "pagebreak"))
+MARK_TYPES = frozenset({"backlink", "doc-backlink", "pagebreak", "doc-pagebreak"})
+NOTE_TYPES = frozenset({"noteref", "doc-noteref"})
 MARK_CLASSES = frozenset({"pagenum", "pageno", "fnanchor", "mw-editsection"})
 MIN_LINKS, MIN_LINK_LINES = 2, 3  # of a menu without a mark: links in one line, or lines, without other words
+WORD = re.compile(r"[^\W\d_]{3}")
 HEADING_LEVELS = {f"h{level}": level for level in range(1, 7)}
 HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 SPACES = re.compile(r"[ \t\n\r\f]+")
@@ -107,12 +109,16 @@ class _VisibleText:
         self._link_depth = 0
         self._links = 0  # in this paragraph
         self._has_words = False  # outside of its links
+        self._note: tuple[str, int] | None = None  # the element of a note's mark, and the pieces before it
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         is_hidden = "hidden" in attributes or HIDDEN_STYLE.search(attributes.get("style", "")) is not None
         kinds, roles, classes = (attributes.get(name, "").split() for name in ("epub:type", "role", "class"))
-        is_mark = not MARK_TYPES.isdisjoint(kinds + roles) or not MARK_CLASSES.isdisjoint(classes)
-        is_mark = is_mark or (tag == "sup" and "reference" in classes)
+        is_mark = not MARK_CLASSES.isdisjoint(classes) or (tag == "sup" and "reference" in classes)
+        # In a manual, a whole heading may lead back to the contents.
+        is_mark = is_mark or not (MARK_TYPES.isdisjoint(kinds + roles) or self._level)
+        if not self._skip_depth and not NOTE_TYPES.isdisjoint(kinds + roles):
+            self._note = (tag, len(self._text))
         if self._skip_depth or tag in SKIPPED_TAGS or is_hidden or is_mark:
             self._skip_depth += 1
             return
@@ -140,6 +146,11 @@ class _VisibleText:
         if self._skip_depth:
             self._skip_depth -= 1
             return
+        if self._note and tag == self._note[0]:
+            start = self._note[1]
+            if not WORD.search("".join(self._text[start:])):  # a note on a word of the text has the word in it
+                del self._text[start:]
+            self._note = None
         if tag in BLOCK_TAGS:
             self._end_paragraph()
             self._level = 0 if tag in HEADING_LEVELS else self._level
@@ -167,6 +178,7 @@ class _VisibleText:
         text = "".join(self._text)
         links = 0 if self._has_words or self._level else self._links
         self._text.clear()
+        self._note = None
         self._links = 0
         self._has_text = self._has_words = False
         if not self._pre_depth:

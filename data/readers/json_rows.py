@@ -275,6 +275,9 @@ def _is_row(value: Mapping[str, Any], entries: Sequence[Any]) -> bool:
     """Whether an object with a list of entries is a row itself: a question with its answer, a chat, or a text."""
     texts = {key.lower(): each for key, each in value.items() if isinstance(each, str)}
     chats = {key.lower() for key, each in value.items() if isinstance(each, list) and _is_chat(each)}
+    names = {key.lower() for key in entries[0]} if isinstance(entries[0], dict) else set(CHAT_COLUMNS)
+    if not chats.intersection(CHAT_COLUMNS) and (find_pair(dict.fromkeys(names, "")) or names & {*CHAT_COLUMNS}):
+        return False  # the entries are rows
     # A shorter text is the title of a document whose parts are the entries.
     length = max((len(texts[name]) for name in TEXT_COLUMNS if name in texts), default=0)
     return bool(find_pair(texts) or chats.intersection(CHAT_COLUMNS) or length > len(str(entries[0])))

@@ -41,9 +41,11 @@ YEAR_FIRST, MONTH_FIRST, DAY_FIRST = (0, 1, 2), (2, 0, 1), (2, 1, 0)  # places o
 # What stands for an attachment, a deleted message or a call, or after an edited text. On iOS, WhatsApp's own words
 # begin with U+200E.
 FILE_KINDS = "jpe?g|png|webp|gif|mp4|3gp|opus|m4a|mp3|aac|pdf|docx?|xlsx?|pptx?|vcf|zip|txt"
+EDITED = "edit|bearbeit|modif|bewerkt|redig|redak|редакт|düzenle|edyt|编辑|編輯|編集|수정"  # in many languages
 OMITTED = re.compile(
     "\u200e<[^<>\n]*>|^\u200e.*$"
-    rf"|(?:^| )<[^\W\d]+ [^<>=\"\n]{{2,60}}>$|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
+    rf"|^<[^\W\d]+ [^<>=\"\n]{{2,60}}>$| <[^<>\n]*(?:{EDITED})[^<>\n]*>$"
+    rf"|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
     r"|^(?:null|This message was deleted\.?|You deleted this message\.?|Missed (?:voice|video) call)$",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -115,7 +117,15 @@ def read_whatsapp(path: Path, name: str, settings: TrainingSettings) -> Table:
 
 def unpack_chats(program: str, table: Table, path: Path, settings: TrainingSettings) -> Table:
     """The chats in a file of JSON, one in each row."""
+    my_name = settings.rows.chat_user.strip().casefold()
+
+    def writers(row: Row) -> Iterator[str]:
+        with suppress(ConversationError):
+            yield from (post.name.casefold() for post in READ_POSTS[program](row.columns, Counter()))
+
+    # In one chat of several I may have written nothing, but not in all of them.
     several = len(list(islice(table.rows(), 2))) > 1
+    several = several and (not my_name or any(my_name in writers(row) for row in table.rows()))
 
     def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
         posts, channel = list(READ_POSTS[program](row.columns, left_out)), row.columns.get("channel")

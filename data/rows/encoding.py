@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
@@ -287,9 +288,11 @@ class RowEncoder:
             decides = any(message.learned is not None for message in content.messages)
             places = not marker and (decides or not self._learns_everything or any(self._limits))
             self.report.has_exchanges |= bool(content.later_questions) and not self._compares
-            text, turns = self.renderer(content, places=places or self._divides)
+            text, turns = self.renderer(content, places=places)
             if self._divides:
-                divisions = self.renderer.divisions(content, text, turns)
+                with suppress(BadRowError):  # a template whose messages can't be told apart
+                    found = turns if places else self.renderer(content)[1]
+                    divisions = self.renderer.divisions(content, text, found)
             needs_bos_eos = not self.tokenizer.chat_template.own
             if needs_bos_eos:
                 text = text.rstrip()

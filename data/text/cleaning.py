@@ -57,7 +57,8 @@ CONTENTS = re.compile(
     r"|оглавление|目录|目錄|目次)[ \t*_#=—:.-]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-FRONT_MATTER = re.compile(r"\A---\n(?:[\w-]+:.*\n(?:[ \t-].*\n)*)+---(?:\n|\Z)")  # of Obsidian and other notes
+# Of Obsidian and other notes: keys in lowercase, which the speakers of a dialogue are not.
+FRONT_MATTER = re.compile(r"\A---\n(?=[a-z])(?:(?!---\n)(?:[a-z][\w-]*:.*|[ \t-].*)\n)+---(?:\n|\Z)")
 LINE = re.compile(r"[^\n]*\S[^\n]*")
 NUMBERED_LINE = re.compile(r"^[^\n]{0,80}\d[^\n]{0,80}$", re.MULTILINE)
 NUMBERED = re.compile(
@@ -149,7 +150,7 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
     ]
     found += [Boilerplate("illustration mark", m.start(), m.end()) for m in ILLUSTRATION.finditer(text)]
     if begins_file and (matter := FRONT_MATTER.match(text)):
-        found.append(Boilerplate("line of front matter", 0, matter.end()))
+        found.append(Boilerplate("front matter block", 0, matter.end()))
     found += [Boilerplate("navigation menu", start, end) for start, end in menus]
     parts: list[Boilerplate] = []
     # Of two that begin together the longer comes first, so that the other one is inside it.

@@ -21,7 +21,7 @@ from ...data.dataset_index import CHATS
 from ...data.readers import count_replies, row_files, unsupported
 from ...settings.definitions import section_keys
 from ...settings.parsing import training_settings
-from ...train_utils import format_count
+from ...train_utils import format_count, plural
 from ..base import PageContext, form, markup
 
 # Data up to this size are previewed at once; larger data only when Check is pressed.
@@ -128,7 +128,7 @@ def existing_entries(entries: Sequence[str], folders: Folders) -> list[str]:
 def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> str:
     """Copy uploaded files into the datasets folder, under safe, free names, and add them to the chosen datasets.
 
-    Existing files are kept, and chosen examples give way to them. Returns a message.
+    Existing files are kept, and an example that was chosen gives way to them. Returns a message.
     """
     folder = folders.datasets
     paths = [Path(path) for path in uploaded]
@@ -138,7 +138,7 @@ def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> s
         advice = "".join(f" {name}: {remedy}." for name, remedy in remedies if remedy)
         raise DataError(f"{problem} Choose {', '.join(dataset_index.DATA_SUFFIXES)} files.{advice}")
     folder.mkdir(parents=True, exist_ok=True)
-    messages = []
+    messages, before = [], [*chosen]
     for path in paths:
         # An existing file of the same type and bytes, because training on both would repeat the data.
         same_type = (
@@ -160,7 +160,9 @@ def add_files(folders: Folders, uploaded: Sequence[str], chosen: list[str]) -> s
         if name not in map(dataset_name, chosen):
             chosen.append(name)
     examples = {entry.name for entry in dataset_index.list_datasets(folders) if entry.example}
-    chosen[:] = [each for each in chosen if dataset_name(each) not in examples]
+    if before and examples.issuperset(map(dataset_name, before)):  # the example was there for a first look
+        del chosen[: len(before)]
+        messages.append(f"{', '.join(before)} {plural(len(before), 'is', 'are')} no longer chosen.")
     return " ".join(messages)
 
 

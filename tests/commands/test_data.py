@@ -119,7 +119,8 @@ def test_a_prompt_that_all_rows_begin_with_makes_no_near_duplicates(shop):
     assert shop.run("clean", "a.jsonl")["kept"] == 60
     shop.write("b.jsonl", *({"instruction": DUPLICATE * 3, "output": name} for name in names))
     shop.write("c.jsonl", *({"instruction": DUPLICATE * 3, "output": name.split()[0]} for name in names))
-    assert [shop.run("clean", name)["kept"] for name in ("b.jsonl", "c.jsonl")] == [60, 60]
+    shop.write("d.jsonl", *({"instruction": f"{DUPLICATE * 3} {name}?", "output": "Yes."} for name in names))
+    assert [shop.run("clean", f"{name}.jsonl")["kept"] for name in "bcd"] == [60, 60, 60]
     shop.run("split", "b.jsonl", "--out", "parts", "--validation", 0.1)
     assert len(shop.read("parts/validation.jsonl")) == 6
 

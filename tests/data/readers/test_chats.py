@@ -437,6 +437,8 @@ def test_telegram_with_a_chat_and_with_all_of_an_account(tmp_path):
     account = {"contacts": {"list": [{"user_id": 1}] * 5}, "chats": {"list": [telegram(), *news, chat]}}
     write(path, json.dumps(account))
     assert conversations(path, chat_user="Jo") == talks
+    with pytest.raises(DataError, match="has no messages of 'Joe'"):
+        read_table(path, chat_user="Joe")
     assert "'chats.list' (4 entries)" in read_table(path, chat_user="Jo")[0].notes[0]
     with pytest.raises(DataError, match="does not say who you are"):
         read_table(path)

@@ -33,8 +33,9 @@ def test_the_visible_text_of_a_web_page(tmp_path):
 def test_marks_of_notes_and_page_numbers_are_no_text(tmp_path):
     page = """<p>St. Ives.<a epub:type="noteref" href="#n1">1</a> A <span epub:type="pagebreak" title="5"/>nights
     <sup class="reference"><a href="#c">[2]</a></sup> even<a class="fnanchor" href="#f">[2]</a>ing x<sup>2</sup>
-    <h2>Geography<span class="mw-editsection">[edit]</span></h2><p><span class="pagenum">[Pg 1]</span>The river</p>
-    <p>A village. <a role="doc-backlink" href="#r">back</a></p>"""
+    <h2><a role="doc-backlink" href="#toc">Geography</a><span class="mw-editsection">[edit]</span></h2>
+    <p><span class="pagenum">[Pg 1]</span>The river</p>
+    <p>A <a epub:type="noteref" href="#n2">village</a>. <a role="doc-backlink" href="#r">back</a></p>"""
     expected = "St. Ives. A nights evening x2\n\nGeography\n\nThe river\n\nA village."
     assert read_text(tmp_path / "a.html", page) == expected
 

@@ -34,6 +34,8 @@ SOURCED, TOOLED = {**PAIR, "sources": [{"url": "c"}]}, {"messages": TALK, "tools
         ({"messages": TALK}, [{"messages": TALK}], ""),
         (STORY, [STORY], ""),
         (SOURCED, [SOURCED], ""),
+        ({"text": "About these rows, at length. " * 9, "data": [PAIR]}, [PAIR], "data"),
+        ({"user": "bob", "assistant": "Kim", "conversations": [TALK]}, [{"messages": TALK}], "conversations"),
         (TOOLED, [TOOLED], ""),
         ({"story": "Lamps", "parts": [{"text": "It was late."}]}, [{"text": "It was late."}], "parts"),
     ],

@@ -108,6 +108,8 @@ def test_nothing_of_a_book_is_boilerplate(text):
 
 
 def test_illustration_marks_and_the_description():
+    assert without("---\nAnn: Hi.\nBo: Hello.\n---\nAnn: Bye.").startswith("---\nAnn")  # a dialogue
+    assert without("---\ndate: 2020\n---\n- an item\n---\nThe end.") == "- an item\n---\nThe end."
     assert without("---\ntags:\n  - a\ndate: 2020\n---\nWe came home.") == "We came home."
     text = "[Illustration: The house by the sea]\n\nWe came home. [Illustration]"
     assert without(text) == "We came home. [Illustration]"

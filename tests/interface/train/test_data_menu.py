@@ -59,8 +59,17 @@ def test_added_files_replace_nothing_and_the_same_bytes_are_not_added_again(cont
     examples = context.host.folders.examples
     examples.mkdir(exist_ok=True)
     (examples / "novel.txt").write_text("once")
-    assert add(["novel.txt"], **{"new.txt": "tell"})[1] == ["new.txt"]
-    assert sorted(path.name for path in folder.iterdir()) == ["new.txt", "story-2.txt", "story.md", "story.txt"]
+    assert add(["novel.txt:50"], **{"two.txt": "two"}) == (
+        "Added: two.txt. novel.txt:50 is no longer chosen.", ["two.txt"]
+    )  # fmt: skip
+    assert add(["novel.txt", "two.txt"], **{"new.txt": "tell"})[1] == ["novel.txt", "two.txt", "new.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "new.txt",
+        "story-2.txt",
+        "story.md",
+        "story.txt",
+        "two.txt",
+    ]
 
 
 def test_only_supported_file_types_are_added(context, add):
