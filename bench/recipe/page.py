@@ -48,7 +48,7 @@ judged the replies. The intervals speak of the texts below, not of all texts.
 
 **What the runs have in common**, unless the name of a way says otherwise: rank and alpha 32 on all linear layers,
 a cutoff of 128 tokens, batches of 4, and a cosine schedule. Most have three rates, two of them far above the 2e-4
-of the presets: already at 4e-4 nothing is forgotten, and hardly anything is learned by heart.
+of the presets: at 4e-4 with this schedule, nothing is forgotten yet, and hardly anything is learned by heart.
 
 How to read it:
 

@@ -162,6 +162,8 @@ QUESTIONS: Mapping[str, Question] = {
             "schedule",
             "Which schedule?",
             tuple(Way(name, {"schedule": name}) for name in SCHEDULES),
+            # Also a lower one: a constant rate does as much as one of twice its height that falls to 0.
+            rates=(RATES[0], *THREE_RATES),
             required=True,
             pictured=True,
         ),
