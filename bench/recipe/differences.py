@@ -10,7 +10,8 @@ are few and not drawn at random, so an interval speaks of these texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ class Point(NamedTuple):
 def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: str) -> dict[Pair, list[Point]]:
     """For each text and seed the untrained model and the runs of a way, from the lowest rate to the highest.
 
-    Only those that have every rate of the question: else a way with more rates had more to choose from. And only
+    Only those that have every rate of the way: else a way with more rates had more to choose from. And only
     seeds that all texts have, three at a time: whoever looks after each run stops at the luckiest. A run that
     diverged has risen without end: its model is damaged beyond figures.
     """
@@ -60,7 +61,7 @@ def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: s
     for text in question.texts:
         zero = done.get(Run(text, UNTRAINED, 0.0, 1).key(model))
         for seed in seeds if zero else ():
-            runs = [done.get(Run(text, way, rate, seed).key(model)) for rate in question.rates]
+            runs = [done.get(Run(text, way, rate, seed).key(model)) for rate in question.rates_of(way)]
             if zero and all(runs):
                 found[text, seed] = [Point(run.rate, _rise(run, zero), run) for run in (zero, *runs) if run]
     whole = [seed for seed in seeds if all((text, seed) in found for text in question.texts)]
@@ -74,8 +75,14 @@ def _rise(run: Result, zero: Result) -> float:
     return run.general_loss - zero.general_loss
 
 
-def read_measure(measure: Measure, points: Sequence[Point]) -> float:
-    """A figure of a frontier; not a number where it has none."""
+def read_measure(measure: Measure, frontiers: Mapping[Pair, Sequence[Point]]) -> dict[Pair, float]:
+    """A figure of a way for each text and seed; not a number where it has none."""
+    if measure == "unseen" and not has_best_rate(frontiers.values()):
+        return dict.fromkeys(frontiers, math.nan)
+    return {pair: _figure(measure, points) for pair, points in frontiers.items()}
+
+
+def _figure(measure: Measure, points: Sequence[Point]) -> float:
     match measure:
         case "recall_01":
             return best_within(points, LITTLE, "recall")
@@ -88,11 +95,38 @@ def read_measure(measure: Measure, points: Sequence[Point]) -> float:
         case "general_50":
             return forgotten_at_half(points)
         case "unseen":
-            return min(figure_of(point, "unseen_loss") for point in points if point.rise < math.inf)
+            return lowest_unseen(points)
         case "copied":
-            trained = [point for point in points[1:] if point.rise < math.inf]
-            best = min(trained, key=lambda point: figure_of(point, "unseen_loss"), default=points[0])
-            return figure_of(best, "copied")
+            return figure_of(best_on_unseen(points), "copied")
+
+
+def best_on_unseen(points: Sequence[Point]) -> Point:
+    """The trained run with the lowest loss on unseen text; the untrained model if all diverged."""
+    trained = [point for point in points[1:] if point.rise < math.inf]
+    return min(trained, key=lambda point: figure_of(point, "unseen_loss"), default=points[0])
+
+
+def lowest_unseen(points: Sequence[Point]) -> float:
+    """The lowest loss on unseen text, on a parabola through the best rate and its neighbors, by logarithms.
+
+    Else the way that happens to have a rate near its best one would seem better.
+    """
+    best = points.index(best_on_unseen(points))
+    around = [point for point in points[1:][max(0, best - 2) : best + 1] if point.rise < math.inf]
+    losses = [figure_of(point, "unseen_loss") for point in around]
+    if len(around) < 3 or not losses[0] > losses[1] < losses[2]:
+        return figure_of(points[best], "unseen_loss")
+    square, slope, constant = np.polyfit([math.log(point.rate) for point in around], losses, 2)
+    return float(constant - slope**2 / (4 * square))
+
+
+def has_best_rate(frontiers: Collection[Sequence[Point]]) -> bool:
+    """Whether unseen text is best, by the means, between two rates: beyond the last one, it may be better."""
+    means = [
+        statistics.fmean(math.inf if point.rise == math.inf else figure_of(point, "unseen_loss") for point in same)
+        for same in zip(*(points[1:] for points in frontiers), strict=True)
+    ]
+    return bool(means) and min(means) < min(means[0], means[-1])
 
 
 def best_within(points: Sequence[Point], rise: float, figure: str) -> float:

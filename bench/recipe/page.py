@@ -47,8 +47,9 @@ weights are from a 4-bit GGUF file (Q4_1). A run trains on about 36,000 tokens, 
 judged the replies. The intervals speak of the texts below, not of all texts.
 
 **What the runs have in common**, unless the name of a way says otherwise: rank and alpha 32 on all linear layers,
-a cutoff of 128 tokens, batches of 4, and a cosine schedule. Most have three rates, two of them far above the 2e-4
-of the presets: at 4e-4 with this schedule, nothing is forgotten yet, and hardly anything is learned by heart.
+a cutoff of 128 tokens, batches of 4, and a cosine schedule. Most have four rates, two of them far above the 2e-4
+of the presets: at 4e-4 with this schedule, nothing is forgotten yet, and hardly anything is learned by heart. Ways
+that do as much at a lower rate have lower ones.
 
 How to read it:
 
@@ -59,9 +60,9 @@ How to read it:
 - **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
   Its passages begin at the second word of random sentences, the same for all ways, and never where an example
   begins; those of recall **inside sentences** begin in the middle of one, because the windows of DEMENTOR begin at
-  every sentence. **Unseen text** is by the same author, or of the same kind, and its lowest loss is that at
-  the best of these rates: a rate between or below them may be better. **Copied** is the share of 8-word runs in
-  freely written text that stand in the training text.
+  every sentence. **Unseen text** is by the same author, or of the same kind. Its lowest loss is on a parabola
+  through the best rate and its two neighbors; a way whose best rate is the lowest or the highest of its rates has
+  no figure. **Copied** is the share of 8-word runs in freely written text that stand in the training text.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
   claimed only if its interval excludes 0. It takes at least {pairs} pairs. Seeds count in threes, when all texts
@@ -116,11 +117,8 @@ def answer(question: Question, results: Sequence[Result], model: str) -> Answer:
     least = max(MIN_PAIRS if base >= MIN_PAIRS else SHOWN_PAIRS, min(base, max(others, default=0)))
     found = {name: pairs for name, pairs in every.items() if base >= least <= len(pairs)}
     question = replace(question, ways=tuple(way for way in question.ways if way.name in found))
-    values: dict[str, dict[Measure, dict[Pair, float]]] = {
-        way: {
-            measure: {pair: read_measure(measure, points) for pair, points in pairs.items()}
-            for measure in question.measures
-        }
+    values = {
+        way: {measure: read_measure(measure, pairs) for measure in question.measures}
         for way, pairs in found.items()
     }
     return Answer(question, found, values, compare(question, values))
@@ -281,7 +279,8 @@ def _by_rate(each: Answer) -> list[str]:
     shares |= {"questions answered": "closed_book"} if "answers_03" in question.measures else {}
     rows = [["way", "rate", "passes over the examples", "rise of general loss", "loss on unseen text", *shares]]
     rows.append(["---"] * len(rows[0]))
-    for way, rate in product(question.ways, question.rates):
+    rated = [(way, rate) for way in question.ways for rate in question.rates_of(way)]
+    for way, rate in rated:
         every = chain.from_iterable(each.frontiers[way.name].values())
         points = [point for point in every if point.rate == rate and point.rise < math.inf]
         if points:
@@ -341,7 +340,7 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
         color = mpl.colormaps["turbo"](0.05 + 0.9 * number / len(each.question.ways))
         points = list(chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs))
         points = [point for point in points if point.rise < math.inf]
-        rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates)]
+        rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates_of(way))]
         rises = [np.mean([point.rise for point in same]) for same in rates if same]
         recalls = [100 * np.mean([figure_of(point, learned) for point in same]) for same in rates if same]
         axes.plot(rises, recalls, "o-", color=color, label=way.name, markersize=4)

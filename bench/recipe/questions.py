@@ -28,8 +28,10 @@ tokens, so the base has one that does not."""
 TOKENS = 36_000
 """What a run trains on: about three passes over a text."""
 RATES = (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-THREE_RATES = (RATES[1], *RATES[3:])
-"""Of these, unseen text is best at the lowest, and the highest raises the loss on general text by over 0.3."""
+FOUR_RATES = (*RATES[:2], *RATES[3:])
+"""Of these, unseen text is best at the second, and the highest raises the loss on general text by over 0.3."""
+LOWER_RATES = (1e-4, *RATES[:2], RATES[3])
+"""For ways that do as much as others at twice the rate, such as a constant one."""
 Measure = Literal["recall_01", "recall_03", "inside_03", "general_50", "unseen", "copied", "answers_03"]
 
 
@@ -44,6 +46,8 @@ class Way:
     form: Form = "text"
     equal_parameters: bool = False
     """The rank is chosen so that there are as many parameters as in `BASE`."""
+    rates: tuple[float, ...] = ()
+    """Its own, if the question's do not reach from less than its best one to enough forgetting."""
 
     @property
     def recipe(self) -> str:
@@ -88,13 +92,16 @@ class Question:
     words: str
     ways: tuple[Way, ...]
     texts: tuple[TextName, ...] = AUTHORS
-    rates: tuple[float, ...] = THREE_RATES
+    rates: tuple[float, ...] = FOUR_RATES
     measures: tuple[Measure, ...] = ("recall_01", "recall_03", "unseen")
     required: bool = False
     pictured: bool = False
     """The page draws it."""
     background: str = ""
     """What the page says of it besides the runs."""
+
+    def rates_of(self, way: Way) -> tuple[float, ...]:
+        return way.rates or self.rates
 
 
 UNTRAINED = Way("untrained", tokens=0)
@@ -106,19 +113,12 @@ def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
         yield Way(words, {"rank": rank, "alpha": alpha or rank})
 
 
-def _slicings(tokens: int) -> Iterator[Way]:
-    often = "" if tokens == TOKENS else " for twice the tokens"
-    yield Way(f"blocks{often}", tokens=tokens)
-    yield Way(f"overlap{often}", {"overlap": True}, tokens)
-    # With 128 tokens, a window at every sentence repeats each about four times.
-    for repeats in (0, 2) if tokens == TOKENS else (0,):
-        words = f"DEMENTOR with {repeats} repeats" if repeats else "DEMENTOR at every sentence"
-        yield Way(f"{words}{often}", {"chunking": "dementor", "dementor_repeats": repeats}, tokens)
-
-
-SCHEDULES = (
-    "cosine", "FP_low_epoch_annealing", "constant", "linear", "warmup_stable_decay", "FP_half_time_annealing",
-)  # fmt: skip
+DEMENTOR: Mapping[str, object] = {"chunking": "dementor", "dementor_repeats": 0}
+SCHEDULES: Mapping[str, tuple[float, ...]] = {
+    "cosine": (), "FP_low_epoch_annealing": (), "constant": LOWER_RATES, "linear": (),
+    "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": LOWER_RATES,
+}  # fmt: skip
+"""And their own rates."""
 QUESTIONS: Mapping[str, Question] = {
     each.name: each
     for each in (
@@ -137,33 +137,47 @@ QUESTIONS: Mapping[str, Question] = {
             "How many passes, until the model gets worse on unseen text of the author?",
             (
                 Way("3 passes"),
-                Way("1 pass", tokens=TOKENS // 3),
-                Way("2 passes", tokens=TOKENS * 2 // 3),
-                Way("6 passes", tokens=TOKENS * 2),
+                Way("1 pass", tokens=TOKENS // 3, rates=(8e-4, 1.6e-3, 3.2e-3, 1.28e-2)),
+                Way("2 passes", tokens=TOKENS * 2 // 3, rates=(4e-4, 8e-4, 1.6e-3, 6.4e-3)),
+                Way("6 passes", tokens=TOKENS * 2, rates=LOWER_RATES),
             ),
             measures=("recall_01", "recall_03", "unseen", "copied"),
             required=True,
         ),
         Question(
             "slicing",
-            "Do overlap blocks or DEMENTOR teach more than plain blocks?",
-            tuple(_slicings(TOKENS)),
+            "Does DEMENTOR teach more than plain blocks?",
+            (Way("blocks"), Way("DEMENTOR at every sentence", DEMENTOR)),
             measures=("recall_01", "recall_03", "inside_03", "unseen"),
             required=True,
             pictured=True,
         ),
         Question(
+            "overlap",
+            "And with fewer repeats: do overlap blocks, or DEMENTOR with 2 repeats?",
+            # With 128 tokens, a window at every sentence repeats each about four times.
+            (
+                Way("blocks"),
+                Way("overlap", {"overlap": True}),
+                Way("DEMENTOR with 2 repeats", {**DEMENTOR, "dementor_repeats": 2}),
+            ),
+            measures=("recall_01", "recall_03", "inside_03", "unseen"),
+            required=True,
+        ),
+        Question(
             "slicing-long",
             "And with twice the tokens, where DEMENTOR reaches every sentence?",
-            tuple(_slicings(2 * TOKENS)),
+            (
+                Way("blocks for twice the tokens", tokens=2 * TOKENS),
+                Way("overlap for twice the tokens", {"overlap": True}, 2 * TOKENS),
+                Way("DEMENTOR at every sentence for twice the tokens", DEMENTOR, 2 * TOKENS),
+            ),
             measures=("recall_01", "recall_03", "inside_03", "unseen"),
         ),
         Question(
             "schedule",
             "Which schedule?",
-            tuple(Way(name, {"schedule": name}) for name in SCHEDULES),
-            # Also a lower one: a constant rate does as much as one of twice its height that falls to 0.
-            rates=(RATES[0], *THREE_RATES),
+            tuple(Way(name, {"schedule": name}, rates=rates) for name, rates in SCHEDULES.items()),
             required=True,
             pictured=True,
         ),
@@ -256,20 +270,18 @@ QUESTIONS: Mapping[str, Question] = {
 def plan_runs(names: Sequence[str], seeds: int) -> list[Run]:
     """All runs of some questions, none twice, in the order of their value.
 
-    First the untrained model; then one seed of every question at three rates; then the other rates and seeds of
-    the required questions; then the other seeds of the rest. A question about one text has twice the seeds, so
+    First the untrained model; then one seed of every question; then the other seeds of the required questions;
+    then those of the rest. A question about one text has twice the seeds, so
     that it has as many pairs as one about two.
     """
     turns: dict[Key, int] = {}
     runs: dict[Key, Run] = {}
     for question in (QUESTIONS[name] for name in names):
-        last = seeds if len(question.texts) > 1 else 2 * seeds
-        ways = [(UNTRAINED, 0.0, 1), *product(question.ways, question.rates, range(1, last + 1))]
-        for text, (way, rate, seed) in product(question.texts, ways):
+        each_seed = range(1, 1 + (seeds if len(question.texts) > 1 else 2 * seeds))
+        trained = ((way, *rest) for way in question.ways for rest in product(question.rates_of(way), each_seed))
+        for text, (way, rate, seed) in product(question.texts, [(UNTRAINED, 0.0, 1), *trained]):
             run = Run(text, way, rate, seed)
-            turn = 1 + seed if question.required else 1 + seeds + seed
-            if seed == 1 and rate in (0.0, *THREE_RATES):
-                turn = 1 if rate else 0
+            turn = seed + (0 if question.required or seed == 1 else seeds) if rate else 0
             key = run.key("")
             turns[key] = min(turn, turns.get(key, turn))
             runs.setdefault(key, run)
