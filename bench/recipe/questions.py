@@ -137,7 +137,7 @@ QUESTIONS: Mapping[str, Question] = {
             "How many passes, until the model gets worse on unseen text of the author?",
             (
                 Way("3 passes"),
-                Way("1 pass", tokens=TOKENS // 3, rates=(8e-4, 1.6e-3, 3.2e-3, 1.28e-2)),
+                Way("1 pass", tokens=TOKENS // 3, rates=(*RATES[2:], 6.4e-3, 1.28e-2)),
                 Way("2 passes", tokens=TOKENS * 2 // 3, rates=(4e-4, 8e-4, 1.6e-3, 6.4e-3)),
                 Way("6 passes", tokens=TOKENS * 2, rates=LOWER_RATES),
             ),

@@ -166,8 +166,7 @@ class ChatRenderer:
         turns = []
         for number, (start, end) in spans.items():
             is_reply = messages[number].role == "assistant"
-            has_stop = bool(fields[number].get("tool_calls"))  # already: see _locate_content
-            tail = self._tail(text[end:], last_text) if is_reply and not has_stop else 0
+            tail = self._tail(text[end:], last_text) if is_reply else 0
             turns.append(Turn(start, end + tail, is_reply, messages[number].learned))
         return text, turns
 
@@ -185,14 +184,25 @@ class ChatRenderer:
         for number, role in enumerate(roles):
             if role != "assistant":
                 continue
-            # The spaces between the generation prompt and a reply: the model has to write them.
-            opening = text
-            with suppress(ValueError):  # a template may refuse a chat that ends here
-                opening = self.template.render(messages[:number], (), opening=True)
-            gap = text[len(opening) : text.index(messages[number]["content"])]
-            lead = len(gap) if text.startswith(opening) and not gap.strip() else 0
+            start = text.index(messages[number]["content"])
+            lead = start - self._learned_from(messages[:number], (), text, start)
             around[number] = lead, self._tail(text_after[number], last_text)
         return TemplateLayout(pieces, order, around)
+
+    def _learned_from(
+        self, before: Sequence[Mapping[str, Any]], tools: Sequence[Any], text: str, start: int
+    ) -> int:
+        """Where a reply with content from `start` on begins for the model: after the generation prompt.
+
+        What a template writes between them the model has to write: spaces, an empty thought, a channel's name.
+        """
+        try:
+            opening = self.template.render(before, tools, opening=True)
+            has_prompt = opening != self.template.render(before, tools, opening=False)
+        except ValueError:  # a template may refuse a chat that ends here
+            return start
+        is_written = has_prompt or not text[len(opening) : start].strip()
+        return min(start, len(opening)) if is_written and text.startswith(opening) else start
 
     def _tail(self, text: str, last_text: str) -> int:
         """Count the characters that end a reply.
@@ -209,23 +219,21 @@ class ChatRenderer:
     def _locate_content(self, chat: Chat, number: int, text: str) -> tuple[int, int]:
         """Return where the content of a message begins and ends; a reply begins at the generation prompt's end."""
         fields = [dict(message.fields) for message in chat.messages]
-        opening = ""
-        with suppress(ValueError):  # a template may refuse a chat that ends here
-            opening = self.template.render(fields[:number], chat.tools, opening=True) if number else ""
-        if fields[number].get("tool_calls"):
-            # A call of a tool has no content to replace: up to the end of the chat cut after it.
-            whole = self.template.render(fields[: number + 1], chat.tools, opening=False).rstrip()
-            if not text.startswith(whole) or not text.startswith(opening):
-                raise BadRowError(
-                    f"can't be separated into messages after formatting with {self.template.origin}."
-                )
-            return len(opening), len(whole)
-        fields[number]["content"] = PLACEHOLDER
-        changed = self.template.render(fields, chat.tools, opening=False)
-        start = _common_prefix_length(text, changed)
-        end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
-        if chat.messages[number].role == "assistant" and opening and text.startswith(opening):
-            start = min(start, len(opening))
+        whole = fields[: number + 1]
+        fields[number] = {**fields[number], "content": PLACEHOLDER}
+        called = fields[number].pop("tool_calls", None)  # written where the content is, or after it
+        try:
+            changed = self.template.render(fields, chat.tools, opening=False)
+            start = _common_prefix_length(text, changed)
+            end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
+        except ValueError:  # Mistral's refuses a tool's result without its call: the chat is cut after the call
+            cut = self.template.render(whole, chat.tools, opening=False).rstrip()
+            if not called or not text.startswith(cut):
+                raise
+            stop = max((s for s in self.specials if s and cut.endswith(s)), key=len, default="")
+            start = end = len(cut) - len(stop)
+        if chat.messages[number].role == "assistant":
+            start = self._learned_from(whole[:-1], chat.tools, text, start)
         return start, end
 
 

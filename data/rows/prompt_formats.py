@@ -178,27 +178,34 @@ class PromptStyle:
     turn: str = ""  # the end of `before` that begins every user message
     bos: int | None = None
     system: str = ""
+    lead: str = ""
+    """What the template writes between `after` and a reply, such as an empty thought; asked with it."""
 
     def prompt(self, message: str, tokenizer: Tokenizer) -> Prompt:
         """Write a message in the style of the training data."""
         # In a text, what looks like a special token was learned as text.
         encode = tokenizer.encode if self.kind == "text" else tokenizer.encode_marked
-        ids = tuple(encode([f"{self.before}{message}{self.after}"])[0].ids.tolist())
+        ids = tuple(encode([f"{self.before}{message}{self.after}{self.lead}"])[0].ids.tolist())
         return Prompt(message, ids if self.bos is None or ids[:1] == (self.bos,) else (self.bos, *ids))
 
     def asked(self, text: str) -> str:
         """Extract the last user message from a prompt made from the data."""
-        rest = text.rstrip().removesuffix(self.after.rstrip())
+        rest = self.without_opening(text)
         return rest.rpartition(self.turn)[2].strip() if self.turn else rest
+
+    def without_opening(self, text: str) -> str:
+        """A prompt made from the data up to the end of its last message."""
+        opened = text.rstrip().removesuffix(f"{self.after}{self.lead}".rstrip())
+        return opened.removesuffix(self.after.rstrip())
 
     def as_json(self, settings: TrainingSettings, example: str) -> dict[str, Any]:
         """Return the content of training_prompt.json: how to prompt the LoRA."""
         return {
             "kind": self.kind,
             "format": self.origin or "a text to continue",
-            "template": f"{self.before}{MESSAGE_PLACEHOLDER}{self.after}",
+            "template": f"{self.before}{MESSAGE_PLACEHOLDER}{self.after}{self.lead}",
             "before": self.before,
-            "after": self.after,
+            "after": f"{self.after}{self.lead}",
             "system": self.system,
             "marker": settings.rows.train_only_after,
             "starts_with_bos": self.bos is not None,
@@ -238,25 +245,40 @@ def detect_prompt_style(
         # The style of more than half of the examples.
         markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
         if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
+            if 2 * sum(f"{style.after}{style.lead}" in text for text in texts) <= len(texts):
+                style = replace(style, lead="")  # most replies have thoughts of their own
             return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
     return PromptStyle(bos=bos)
 
 
 def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -> PromptStyle | None:
     """Return the style of the chat template's first message; None where the template refuses it."""
-    template = tokenizer.chat_template
+    template, lead = tokenizer.chat_template, ""
     system_message = [{"role": "system", "content": system}] if system else []
+    asked = [*system_message, {"role": "user", "content": PLACEHOLDER}]
     try:
-        text = template.render([*system_message, {"role": "user", "content": PLACEHOLDER}], (), opening=True)
+        text = template.render(asked, (), opening=True)
     except ValueError:
         return None
+    with suppress(ValueError):
+        whole = template.render([*asked, {"role": "assistant", "content": PLACEHOLDER}], (), opening=False)
+        lead = whole.removeprefix(text).partition(PLACEHOLDER)[0] if whole.startswith(text) else ""
     before, placeholder, after = text.partition(PLACEHOLDER)
     if not placeholder:
         return None
     # Every user message begins with the text from the last special token on.
     turn = before[max([0, *(before.rfind(special) for special in tokenizer.specials if special)]) :]
     # A template of the tokenizer itself writes its BOS.
-    return PromptStyle("chat", template.origin, before, after, turn, None if template.own else bos, system)
+    return PromptStyle(
+        "chat",
+        template.origin,
+        before,
+        after,
+        turn,
+        None if template.own else bos,
+        system,
+        lead if lead.strip() else "",
+    )
 
 
 def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
@@ -265,7 +287,7 @@ def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Exam
     leads = Counter[str]()  # the texts before the first user message
     for number in numbers:
         ids = examples[number].ids.tolist()[: _first_learned(examples[number])]
-        text = tokenizer.decode([n for n in ids if n != style.bos]).rstrip().removesuffix(style.after.rstrip())
+        text = style.without_opening(tokenizer.decode([n for n in ids if n != style.bos]))
         before, turn, _ = text.rpartition(style.turn) if style.turn else ("", "", text)
         leads[before + turn] += 1
     lead, count = leads.most_common(1)[0]
@@ -307,7 +329,9 @@ def make_prompts(
             decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
             message = decoded if is_text else style.asked(decoded)
             if end <= MAX_PROMPT_TOKENS and message.strip() and message not in unique:
-                unique[message] = Prompt(message, tuple(ids[:end]))
+                is_led = is_text or decoded.endswith(style.lead)
+                lead = [] if is_led else tokenizer.encode_marked([style.lead])[0].ids.tolist()
+                unique[message] = Prompt(message, (*ids[:end], *lead))
                 break
     return list(unique.values())
 

@@ -205,7 +205,7 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
         lead = own if isinstance(own, str) and own.strip() else system
         if messages[0].role != "system" and lead.strip():
             messages.insert(0, Message({"role": "system", "content": lead}))
-        tools = _value(row, "tools")
+        tools = parse_list(_value(row, "tools"))  # in Parquet usually as text
         return Chat(tuple(messages), tools if isinstance(tools, list) else ())
 
     return RowSchema("chat", reason, names, read)

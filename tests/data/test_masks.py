@@ -8,10 +8,12 @@ from functools import cache
 
 import pytest
 from training_pro.core.errors import DataError
-from training_pro.data.rows import PromptStyle, make_prompts
+from training_pro.data.rows import PromptStyle, detect_prompt_style, make_prompts
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
 from training_pro.tests.conftest import ROOT
+from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import (
     CHATML_TOKENS,
     FAMILIES,
@@ -113,10 +115,29 @@ def test_contents_that_also_occur_in_the_template_and_replies_that_it_shortens(t
         assert learned_text(tokenizer, example) == learned
 
 
+def test_an_empty_thought_is_learned_and_stands_before_what_is_asked(tmp_path):
+    tokenizer = with_template(real_tokenizers.small_byte_level(), THINKING, CHATML_TOKENS, "<|im_end|>")
+    rows = [chat("One?", "Yes.", "Two?", "No."), chat("Three?", "Maybe.")]
+    data = prepare_rows(tmp_path, tokenizer, {"rows.json": rows})
+    empty = "<think></think>\n\n"
+    learned = [learned_text(tokenizer, example) for example in data.examples]
+    assert learned == [f"Yes.<|im_end|>|{empty}No.<|im_end|>", f"{empty}Maybe.<|im_end|>"]
+    settings = training_settings({"name": "a", "data": ["rows.json"]})
+    style = detect_prompt_style(settings, make_folders(tmp_path / "other"), tokenizer, data.examples)
+    asked = [style.prompt("Three?", tokenizer), *make_prompts("auto", style, tokenizer, data.examples)]
+    assert [prompt.text for prompt in asked] == ["Three?", "One?", "Three?"]
+    assert all(tokenizer.decode(list(prompt.ids)).endswith(f"<|im_start|>assistant\n{empty}") for prompt in asked)
+
+
+STRICT = (
+    "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('?') }}{% endif %}"
+)
 CALLS = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or () %}"
-    "<call>{{ ARGUMENTS }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last and m.role == 'assistant' %}THOUGHT{% endif %}{{ m.content }}"
+    "{% for call in m.tool_calls or () %}<call>{{ ARGUMENTS }}</call>{% endfor %}<|im_end|>\n"
+    f"{STRICT}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
@@ -124,13 +145,16 @@ CALLS = (
     ("written", "call"),
     [("call.arguments | tojson", '{"city": "Oslo"}'), ("'' + call.arguments", '{"city":"Oslo"}')],
 )
-def test_a_tool_call_is_learned_up_to_its_stop_as_the_template_takes_it(tmp_path, written, call):
-    tokenizer = with_template(family("ChatML").tokenizer, CALLS.replace("ARGUMENTS", written))
+@pytest.mark.parametrize("thought", ["", "<think></think>"])
+def test_a_tool_call_is_learned_up_to_its_stop_as_the_template_takes_it(tmp_path, written, call, thought):
+    """Also by a template that writes the last reply in another way, or refuses a result without its call."""
+    template = CALLS.replace("ARGUMENTS", written).replace("THOUGHT", thought)
+    tokenizer = with_template(family("ChatML").tokenizer, template.replace(STRICT if thought else "", ""))
     row = chat("How is it in Oslo?", "", "20 degrees.", "Warm.", system="Be brief.")
     row["messages"][2] |= {"content": None, "tool_calls": [{"name": "weather", "arguments": '{"city":"Oslo"}'}]}
     row["messages"][3]["role"] = "tool"
     learned = learned_text(tokenizer, first_example(tmp_path, tokenizer, row))
-    assert learned == f"<call>{call}</call><|im_end|>|Warm.<|im_end|>"
+    assert learned == f"<call>{call}</call><|im_end|>|{thought}Warm.<|im_end|>"
 
 
 @pytest.mark.parametrize("kind", ["small byte-level", "Metaspace with byte fallback", "normalizing"])
