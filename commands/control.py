@@ -12,6 +12,7 @@ from ..data.dataset_index import find_datasets
 from ..records.folder import choose_output, inventory, is_in_progress, runs_in_progress
 from ..records.remote import REQUESTS, read_progress, send_request, write_portable_run
 from . import options
+from .environment import interpreter
 from .options import say
 from .train import add_settings, read_settings
 
@@ -72,6 +73,7 @@ def run_export(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the new folder")
     add_settings(parser)
     args = parser.parse_args(arguments)
+    interpreter.ensure_environment("train", torch_spec=args.torch)
     host = options.make_host(args)
     settings = read_settings(args, host, args.settings)
     out = choose_output(args.out, host.folders)

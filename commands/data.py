@@ -130,7 +130,8 @@ def _convert(asked: Asked) -> int:
 
 def _pairs(asked: Asked) -> int:
     args, write = asked.args, options.make_engine(asked.args).write_pairs
-    work = partial(write, args.data, args.out, args.tokens or PAIR_TOKENS, asked.host)
+    name = dataset_index.dataset_name_at(args.data, asked.host.folders)
+    work = partial(write, name, args.out, args.tokens or PAIR_TOKENS, asked.host)
     return options.exit_code(options.run_job("pairs", f"Pairs from {args.data}", asked.host, work))
 
 

@@ -14,7 +14,7 @@ from ..core.jobs import EvidenceMeasured, PerplexityMeasured, RecallMeasured, co
 from ..data.dataset_index import LOOKUP_ORDER
 from ..downloads import download, hub_models, upload
 from ..hosts.standalone import StandaloneHost, unknown_type_reason
-from ..records.folder import loras, plan_upload
+from ..records.folder import loras, plan_upload, run_files
 from ..settings import flags
 from ..settings.parsing import ROW_SETTING_KEYS, parse_keys, row_settings
 from ..train_utils import align_columns, format_count
@@ -22,11 +22,8 @@ from . import options
 from .environment import interpreter
 from .options import handle_end_signals, say
 
-# Patterns of the files of a run that its folder has besides a whole model; some hold parts of the dataset.
-RUN_FILES = (
-    *("train*", "report.html", "samples.jsonl", "recall.json", "evidence.json", "pairs.json", "notes.txt"),
-    *("checkpoint-*", "backup*", "Backup-*"),
-)
+# Patterns of what the folder of a run has besides a whole model; some hold parts of the dataset.
+RUN_FILES = (*run_files.RUN_FILES, "checkpoint-*", "backup*", "Backup-*", "tensorboard/*", "wandb/*")
 
 
 def run_get(arguments: Sequence[str]) -> int:
@@ -102,7 +99,9 @@ def run_push(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     folders = options.find_folders(args)
     model = folders.models / args.name
-    if loras.output_kind(model) == "model":  # fully fine-tuned or merged
+    if loras.output_kind(model) == "model" and not loras.has_lora(
+        folders.loras / args.name
+    ):  # fully fine-tuned or merged
         exclusions = " ".join(f'--exclude "{pattern}"' for pattern in RUN_FILES)
         visibility = "" if args.public else " --private"
         raise SavingError(

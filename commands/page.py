@@ -138,7 +138,7 @@ def _serve(host: StandaloneHost, args: argparse.Namespace) -> None:
     options.warn_about_closing()
     # The run is in a thread of this process: an end without this would lose the steps since the last checkpoint.
     with handle_end_signals(signal.default_int_handler):
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt, OSError):  # Gradio prints at the end, also to a terminal that was closed
             blocks.block_thread()
         job = SESSION.current
         if job is not None and job.kind == "training":

@@ -432,7 +432,10 @@ class RunController:
         same_plan = then.planned == self._planned
         same_split = then.kept_aside == self._validation_key
         same_rules = same_plan and same_split and self.live.values() == then.live
-        if same_plan and then.winds_down_after is not None:
+        # A rule that the user has lifted since does not end the run; a wind-down that was asked for does.
+        rules = {key: self.live.values()[key] for key in section_keys("stopping")}
+        still_ends = then.ending == "as requested" or rules.items() <= then.live.items()
+        if same_plan and still_ends and then.winds_down_after is not None:
             self.rates = self.rates.winding_down(then.winds_down_after)
         self._told = self.rates  # in the log
         self._ending = then.ending if same_plan else ""

@@ -254,11 +254,15 @@ class Worker:
             raise error
 
     def _receive(self) -> None:
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 number, kind, value = self._channel.receive()
                 if (answers := self._answers.get(number)) is not None:
                     answers.put((kind, value))
+        except (EOFError, OSError):
+            pass
+        except Exception:  # noqa: BLE001 - after an update, it sends what this program does not know
+            self._process.kill()
 
     def _last_lines(self) -> str:
         self._errors.seek(0)

@@ -93,7 +93,9 @@ class Queue:
         return replace(self, waiting=tuple(replace(r, skipped=reasons.get(r.number, "")) for r in self.waiting))
 
     def with_started(self, run: QueuedRun) -> Queue:
-        return replace(self.without_run(run.number), begun=(*self.begun, replace(run, skipped="")))
+        # Its folder tells how it ended only if it is younger than this.
+        started = replace(run, skipped="", added=time.time())
+        return replace(self.without_run(run.number), begun=(*self.begun, started))
 
     def with_ended(self, number: int, outcome: str, text: str) -> Queue:
         """Move a run in progress to those that have ended, with the first line of `text`."""

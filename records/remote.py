@@ -204,7 +204,7 @@ SETTINGS_FILE, REQUIREMENTS, README = "settings.json", "requirements.txt", "READ
 # What a run reads its data and trains with.
 PACKAGES = (
     *("torch", "transformers", "peft", "accelerate", "safetensors", "bitsandbytes", "datasets", "pyarrow"),
-    *("lxml", "pymupdf", "python-docx", "charset-normalizer", "jinja2", "filelock", "numpy"),
+    *("lxml", "pymupdf", "python-docx", "charset-normalizer", "jinja2", "filelock", "numpy", "gguf"),
 )
 INSTRUCTIONS = """\
 A training run for another machine
@@ -250,6 +250,8 @@ def write_portable_run(
     own_format = folders.formats / format_file
     if not safe_paths.name_fault(format_file) and own_format.is_file():
         sources[own_format.relative_to(folders.user_data)] = own_format
+    if settings.preferences.compares and folders.pairs.is_file():
+        sources[folders.pairs.relative_to(folders.user_data)] = folders.pairs
     if settings.what.if_exists == "continue":
         for adapter in (folders.loras / settings.what.name).glob("adapter_*"):
             sources[Path("loras", settings.what.name, adapter.name)] = adapter

@@ -202,6 +202,7 @@ class RowSettings:
         "",
         "System message",
         "System message for rows that do not have one.",
+        long=True,
     )
     train_on: str = choice(
         "Train on",
@@ -220,6 +221,7 @@ class RowSettings:
         "Train only after",
         "Train only on the part of a row after the first occurrence of this text, for example ### Response:. "
         'This overrides "Train on". Rows that do not contain this text are dropped.',
+        long=True,
     )
     too_long: str = choice(
         "Rows over the cutoff",

@@ -228,6 +228,8 @@ def _convert_data(old: _OldFile, new: dict[str, Any], is_webui: bool) -> list[st
             )
     if name := old.name("format"):
         new["format"] = "chat" if name == "Chat Template" else name
+    if rows and not is_webui and not old.name("train_only_after"):
+        new["train_on"] = "everything"  # the original learned whole rows
     # The evaluation data must be of the kind that is trained on; raw texts had none.
     kinds = [("eval_datasetJSONL", "eval_stepsJSONL"), ("eval_dataset", "eval_steps")]
     if rows:

@@ -27,6 +27,7 @@ class Setting:
     choices: Mapping[str, str] = field(default_factory=dict)
     bounds: tuple[float, float] | None = None
     words: tuple[str, ...] = ()  # special values besides those of its kind ('auto' for the cutoff)
+    long: bool = False  # a text that may have several lines
     free: bool = False  # a choice that also accepts the user's own names
     one: str = ""  # what a single name of the user's is, where a free choice accepts only one
     live: bool = False  # may change during a run

@@ -32,6 +32,8 @@ REQUIREMENT_LISTS = {
     "page": ("torch", "train", "page"),
     "test": ("torch", "train", "page", "test"),
 }
+# Older ones lack what is imported or called here; these are the oldest in pins/.
+OLDEST_LIBRARIES = {"transformers": (5, 6), "peft": (0, 18)}
 WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 
@@ -49,7 +51,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
         return
     # An environment of ours with older lists is brought up to date, even if it has the modules.
     may_use_as_is = not webui_pins and torch_spec is None and not (environment.is_running and environment.is_ours)
-    if may_use_as_is and all(module in sys.modules or find_spec(module) for module in modules):
+    if may_use_as_is and _has_libraries(modules):
         return
     if not (environment.has_lists(lists) and environment.has_modules(modules)):
         if dist_env.world_size() > 1:
@@ -67,6 +69,19 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
             os.execv(command[0], command)
         # Windows cannot replace a running program by another one.
         sys.exit(run_program(command))
+
+
+def _has_libraries(modules: Sequence[str]) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def is_old(name: str) -> bool:
+        try:
+            return tuple(map(int, version(name).split(".")[:2])) < OLDEST_LIBRARIES[name]
+        except (PackageNotFoundError, ValueError):
+            return False
+
+    has_all = all(module in sys.modules or find_spec(module) for module in modules)
+    return has_all and not any(map(is_old, OLDEST_LIBRARIES.keys() & set(modules)))
 
 
 def check_python() -> None:

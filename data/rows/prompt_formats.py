@@ -262,7 +262,8 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
         return None
     with suppress(ValueError):
         whole = template.render([*asked, {"role": "assistant", "content": PLACEHOLDER}], (), opening=False)
-        lead = whole.removeprefix(text).partition(PLACEHOLDER)[0] if whole.startswith(text) else ""
+        has_prompt = text != template.render(asked, (), opening=False) and whole.startswith(text)
+        lead = whole.removeprefix(text).partition(PLACEHOLDER)[0] if has_prompt else ""
     before, placeholder, after = text.partition(PLACEHOLDER)
     if not placeholder:
         return None

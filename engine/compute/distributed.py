@@ -39,7 +39,7 @@ def process_run_folder(folder: RunFolder) -> Iterator[RunFolder]:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="training-pro-", ignore_cleanup_errors=True) as scratch:
-        yield replace(folder, path=Path(scratch, folder.name), logs=Path(scratch), replaces=False)
+        yield replace(folder, path=Path(scratch, folder.name), logs=Path(scratch))
 
 
 def sync_control(control: RunControl, clock: float) -> tuple[frozenset[Request], float]:

@@ -114,7 +114,7 @@ def out_of_memory_error(
         f"{size(memory.total - memory.used)} free)"
     )
     helpful = remedies(memory)
-    advice = [*(remedy.words for remedy in helpful), "loading the model in 4-bit"]
+    advice = [*(remedy.words for remedy in helpful), "a smaller model, or one in 4-bit"]
     return ModelError(
         f"Out of memory{cause}{figures if memory.total else ''}. To fix this, try: {'; '.join(advice)}.", helpful
     )

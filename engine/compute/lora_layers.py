@@ -83,8 +83,13 @@ class LayerGroup:
         self.adapter = layers[0].active_adapters[0]
         self.downs = [layer.lora_A[self.adapter].weight for layer in layers]
         self.ups = [layer.lora_B[self.adapter].weight for layer in layers]
-        self._rows: torch.Tensor | None = None
-        self._outputs: dict[int, torch.Tensor] = {}
+        self._rows: torch.Tensor | None
+        self._outputs: dict[int, torch.Tensor]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what a pass that ran out of memory left, which keeps the graph of all layers before."""
+        self._rows, self._outputs = None, {}
 
     def output(self, number: int, rows: torch.Tensor, weights: CastWeights) -> torch.Tensor:
         if rows is not self._rows or number not in self._outputs:
@@ -152,6 +157,8 @@ class CastWeights:
 
     def begin_pass(self, training: bool) -> None:
         """Forget the weights of the pass before, unless nothing can have changed since."""
+        for group in self._groups:
+            group.clear()
         # Not by the versions alone: the optimizers of bitsandbytes change weights without a new version.
         versions = [weight._version for group in self._groups for weight in (*group.downs, *group.ups)]
         made_for = (versions, torch.is_grad_enabled())

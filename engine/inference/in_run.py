@@ -107,8 +107,9 @@ class RunMeasurements:
         if list(self.drawn[:1]) != [epoch]:
             stage = Stage(text="Measuring which examples are not known yet", kind=StageKind.MEASURING)
             count = len(examples)
-            sums = self._recall_loop.sums(examples, range(count), count, StageProgress(stage, log))
-            if sums is None:  # the run stops after another step; a resume measures again
+            # Stop waits for it: a step on other examples would not be that of a run without the stop.
+            sums = self._last_recall_loop.sums(examples, range(count), count, StageProgress(stage, log))
+            if sums is None:  # the run is discarded
                 return range(count)
             unknown = np.flatnonzero(sums.hits < KNOWN * sums.tokens)
             log.append(Note(text=f"Pass {epoch + 1}: {len(unknown):,} of {count:,} examples are not known yet."))

@@ -158,6 +158,12 @@ def load_lora(
     """Load a LoRA from disk onto the base model, which keeps its flags; `called` is its name in messages."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
+    init = str(read_json(folder / CONFIG, {}).get("init_lora_weights")).lower()
+    if init.startswith(("pissa", "olora", "corda", "loftq", "lora_ga")):
+        raise SavingError(
+            f"The LoRA {(called or name)!r} was made with {init}, which changes the model's own weights when it "
+            "is loaded. Convert it to a plain LoRA with PEFT (path_initial_model_for_weight_conversion)."
+        )
     # PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'.
     adapter_name = name.replace(".", "_")
     adapter_name += "_" * hasattr(torch.nn.ModuleDict, adapter_name)

@@ -59,10 +59,13 @@ def finalize_checkpoint(folder: RunFolder, reason: str, state: RunState) -> Path
             file.write(f"{', ' if number else ''}{dump_json(entry)}")
         file.write("]}")
     flush_to_disk(temporary)  # before it is moved: after a power cut, a whole checkpoint lies in the place or none
+    folders = loras.folders_of_step(folder.path, state.step)
+    if any(each.name.endswith(run_files.MANUAL_SUFFIX) for each in folders):
+        reason = "user"  # saved by hand in a pause, it stays protected
     target = folder.checkpoint(state.step, reason)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A checkpoint for another reason at the same step, such as 'best' after 'planned', is the same.
-    for earlier in loras.folders_of_step(folder.path, state.step):
+    for earlier in folders:
         loras.remove_checkpoint(earlier)
     return move_new_folder(temporary, target)
 

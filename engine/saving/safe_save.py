@@ -14,7 +14,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from ...core.errors import SavingError
+from ...core.errors import SavingError, first_line
 from ...core.files import is_disk_full, write_error_reason
 from ...core.host import Folders, Host
 from ...core.jobs import Advice, EventLog, Job, Note, Request, RunPlanned
@@ -98,10 +98,9 @@ def write_record(write: Callable[[], object], folder: Path, log: EventLog) -> No
     """Write a record next to the LoRA; a failure is logged and the LoRA is kept."""
     try:
         write()
-    except OSError as error:
-        log.append(
-            Note(text=f"A file in the LoRA's folder could not be saved: {write_error_reason(error, folder)}.")
-        )
+    except Exception as error:  # noqa: BLE001 - the LoRA is saved; matplotlib may be one that can't be imported
+        reason = write_error_reason(error, folder) if isinstance(error, OSError) else first_line(error)
+        log.append(Note(text=f"A file in the LoRA's folder could not be saved: {reason}."))
 
 
 @contextmanager

@@ -179,8 +179,9 @@ class RunTrainer(TrainerHooks):
     def _out_of_memory_error(self, tokens: int) -> ModelError:
         """Return the error for a batch of `tokens` that cannot be split further, with the last checkpoint."""
         plan = self._run_plan.plan
-        if self._split_refusal:
-            size, accumulation = max(1, plan.batch_size // 2), 2 * plan.effective_accumulation
+        if self._split_refusal and plan.batch_size > 1:
+            parts = next(n for n in range(2, plan.batch_size + 1) if plan.batch_size % n == 0)
+            size, accumulation = plan.batch_size // parts, parts * plan.effective_accumulation
             advice = f"True Batch Size {size} and Gradient Accumulation {accumulation}"
             error = ModelError(
                 f"Out of memory. {self._split_refusal}, a batch can't be split. Start again with "

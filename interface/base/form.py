@@ -146,7 +146,8 @@ def make_component(setting: Setting, **more: Any) -> Any:
         return gr.Textbox(**{"lines": 3, **common})
     if _is_number_box(setting):
         return gr.Number(**common)  # no bounds here: Gradio would show a bare "Error" or round; we check them
-    return gr.Textbox(**{"max_lines": 1, **common})
+    # A box of one line would take the line breaks out of what is pasted.
+    return gr.Textbox(**({} if setting.long else {"max_lines": 1}) | common)
 
 
 def choice_value(setting: Setting, value: Any) -> Any:

@@ -109,7 +109,6 @@ class RunFolder:
     logs: Path
     start: Checkpoint | None = None
     resumes: bool = False
-    replaces: bool = False
     is_open: bool = False
     initial_lora: Path | None = None  # a finished LoRA that is trained further: the run begins with its weights
 
@@ -165,14 +164,17 @@ class RunFolder:
                 self.discard()
                 self.path.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(self.partial_folder, ignore_errors=True)
-            replaced = _files_to_replace(self.path) if self.replaces else []
-            if not self.replaces and self.start:  # the checkpoints after the one that the run resumes from
+            # Also what was put there since the run was asked for: a LoRA from the trash, a copy.
+            replaced = _files_to_replace(self.path) if self.start is None else []
+            if self.start:
                 replaced = _checkpoints_after(self.path, self.start.step)
+                if self.finished()[0] > self.start.step:  # its last step may have no checkpoint
+                    replaced += loras.weight_files(self.path)
             name = f"{run_files.REPLACED_PREFIX}{datetime.date.today().isoformat()}"
             # A second run of the same day does not mix its backup with that of the first.
             backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)
             earlier = self.partial_folder / EARLIER_RECORDS
-            names = () if self.replaces else run_files.RECORDS
+            names = run_files.RECORDS if self.start else ()
             records = [self.path / name for name in names if (self.path / name).is_file()]
             # The journal of the crashed run that this one resumes; a discard restores it.
             if (self.path / run_files.JOURNAL).is_file():
@@ -324,21 +326,17 @@ def choose_run_folder(settings: TrainingSettings, folders: Folders, resume: str)
         start, crashed = _find_start(path, resume), read_journal(path)
         # A run that continued a finished LoRA and crashed before its first checkpoint begins with that LoRA again.
         if start is None and crashed is not None and crashed.initial_lora and (lora := _backup_of(path, crashed)):
-            return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=lora)
+            return RunFolder(path, folders.logs, resumes=True, initial_lora=lora)
         if not resume and loras.has_lora(path) and (start is None or loras.run_status(path) == "finished"):
-            return RunFolder(path, folders.logs, resumes=True, replaces=True, initial_lora=path)
-        return RunFolder(
-            path, folders.logs, start, resumes=True, replaces=start is None and bool(_files_to_replace(path))
-        )
+            return RunFolder(path, folders.logs, resumes=True, initial_lora=path)
+        return RunFolder(path, folders.logs, start, resumes=True)
     in_progress = is_in_progress(path.name, folders)
     # Files that were never completed are no result to ask about.
     is_free = not path.exists() or all(item.name.endswith(files.PART_SUFFIX) for item in path.iterdir())
     if if_exists == "new_name" and (in_progress or not is_free):
         return RunFolder(home / loras.free_name(home, path.name), folders.logs)
-    if is_free:
+    if is_free or if_exists == "replace":
         return RunFolder(path, folders.logs)
-    if if_exists == "replace":
-        return RunFolder(path, folders.logs, replaces=bool(_files_to_replace(path)))
     if in_progress:
         refuse_in_progress(path.name, folders)
     raise SettingsError(

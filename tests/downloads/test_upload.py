@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -10,7 +11,7 @@ from huggingface_hub import constants, errors
 from training_pro.commands import main
 from training_pro.core.errors import SavingError
 from training_pro.downloads import upload
-from training_pro.records.folder import plan_upload
+from training_pro.records.folder import plan_upload, run_files
 
 REPOSITORY = "me/story"
 TOKEN = "hf_secretsecret"
@@ -149,3 +150,15 @@ def test_the_command_shows_what_it_uploads_and_asks_for_the_name(with_lora, stub
     assert push(with_lora, "a") == 0
     out, err = capsys.readouterr()
     assert out.strip().endswith(f"/{REPOSITORY}") and TOKEN not in out + err
+
+
+def test_a_model_is_uploaded_by_another_command_without_the_records_and_a_lora_of_its_name_by_this_one(
+    with_lora, stub, capsys, monkeypatch
+):
+    shutil.copytree(with_lora.tiny, with_lora.folders.models / "a")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{REPOSITORY}\n"))
+    assert push(with_lora, "a") == 0
+    shutil.rmtree(with_lora.lora("a"))
+    assert push(with_lora, "a", "--public") == 1
+    said = capsys.readouterr().err
+    assert all(f'--exclude "{name}"' in said for name in (*run_files.RUN_FILES, "checkpoint-*", "tensorboard/*"))

@@ -179,6 +179,13 @@ def test_a_chat_message_goes_through_the_template_of_the_model_or_else_of_traini
         with_lora.answer(host, prompt="Hello", as_chat=True)
 
 
+def test_a_lora_that_would_change_the_models_own_weights_is_refused(with_lora):
+    config = with_lora.lora() / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "init_lora_weights": "pissa_niter_16"}))
+    with pytest.raises(SavingError, match="was made with pissa_niter_16, which changes the model's own weights"):
+        with_lora.answer(with_lora.host(), prompt="Hello", lora="a")
+
+
 def test_a_message_is_formatted_as_in_the_training_of_the_lora(with_lora):
     host, prompt = with_lora.host(), with_lora.lora() / "training_prompt.json"
     written = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}

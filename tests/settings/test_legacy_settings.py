@@ -8,6 +8,7 @@ from training_pro.settings.parsing import training_settings
 
 OLD_FILES = Path(__file__).parents[1] / "fixtures" / "old_settings"
 ORIGINAL = {
+    "train_on": "everything",
     "name": "harbour", "data": ["book/", "chats.jsonl:40"], "if_exists": "continue", "cutoff": 512,
     "chunking": "dementor", "overlap": True, "hard_cut": "\\n\\n\\n", "min_chars": 40, "add_bos": False,
     "add_eos": "every_block", "too_long": "drop_any", "train_only_after": "", "batch_size": 3, "accumulation": 4,

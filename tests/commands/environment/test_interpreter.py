@@ -272,6 +272,12 @@ def test_a_bare_interpreter_goes_on_in_an_environment_and_the_second_start_asks_
         assert (second.stdout, second.stderr) == (first.stdout, "")
 
 
+@pytest.mark.parametrize(("found", "is_enough"), [("4.57.1", False), ("5.6.0", True), ("5.24.0.dev0", True)])
+def test_libraries_that_are_too_old_are_not_taken_as_they_are(monkeypatch, found, is_enough):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: found)
+    assert interpreter._has_libraries(("torch", "transformers")) == is_enough
+
+
 @posix
 def test_a_child_ends_with_its_own_exit_code_and_ctrl_c_is_left_to_it():
     code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); raise SystemExit(7)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +206,18 @@ def test_loss_and_gradients_are_the_models_own(name, batch):
         assert any("lora" in type(m).__module__ for m in model.modules() if is_patched(m))
         actual = loss_and_gradients(model, lambda: supervised_loss(model, batch(rows)))
     assert_same(actual, expected)
+
+
+def test_what_a_pass_that_ran_out_of_memory_left_is_freed_with_the_next_one():
+    model = add_random_lora(base := make_model("llama"))
+    with machine_settings(base, "auto"), patch_lora_layers(model):
+        rows = torch.randn(2, base.config.hidden_size, requires_grad=True)
+        base.model.layers[0].self_attn.q_proj(rows)  # computes those of k and v, too, which nobody fetches
+        left = weakref.ref(rows)
+        del rows
+        assert left() is not None
+        model(input_ids=torch.ones(1, 2, dtype=torch.long))
+        assert left() is None
 
 
 def test_modules_that_compute_something_else_or_cannot_be_tested_are_not_patched(monkeypatch):

@@ -92,6 +92,16 @@ def test_a_single_example_that_does_not_fit_is_an_error_with_remedies(place):
     assert place.train(resume="newest", save_every=1, **TWO).outcome == "finished"
 
 
+@pytest.mark.parametrize(("batch_size", "advice"), [(3, "Batch Size 1 and Gradient Accumulation 6"), (1, "try: ")])
+def test_a_batch_that_cannot_be_split_is_an_error_whose_advice_keeps_the_effective_batch(
+    place, batch_size, advice
+):
+    host = place.host()
+    limit_memory(host, 0, "forward", first=0)
+    with pytest.raises(ModelError, match=advice):
+        place.train(host, **{**TWO, "batch_size": batch_size, "method": "full", "learning_rate": 1e-5})
+
+
 def break_output(host, step):
     """Make the model's output NaN in one training step of two micro-batches."""
     model, passes = host.loaded_model().model, []

@@ -56,6 +56,8 @@ def test_presets_and_loras_of_one_name_are_distinct_and_a_preset_starts_from_the
     row = next(row for row in presets.load_table("loras", presets.GOALS_FILE.parent) if row.name == "lora-4bit-m")
     assert chosen(page, "loras-preset", row.label)["rank"] == row.values["rank"]
     assert chosen(page, "start-from", "LoRA: style")["rank"] == 9
+    # Each goal says what is learned, so that none leaves another's behind.
+    assert {"objective"} <= set.intersection(*({*goal.values} for goal in presets.goals()))
     values = chosen(page, "start-from", "preset: style")
     assert values["rank"] == 7 and values["batch_size"] == SETTINGS["batch_size"].default
 

@@ -1,6 +1,5 @@
 """The queue runner with a fake engine: the order of runs, what stops the queue, and restarts."""
 
-import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -227,8 +226,8 @@ def test_an_older_log_is_not_taken_for_that_of_the_run(program):
     folder = program.host.folders.loras / "a"
     folder.mkdir(parents=True)
     (folder / "training_log.json").write_text('{"ended": "finished"}')
-    os.utime(folder, (1, 1))
     program.put("a", if_exists="replace")
+    (folder / "notes.txt").write_text("Written while the run waits.")
     program.line.start()
     program.wait_until(lambda: program.began == ["a"])
     again = program.restart()

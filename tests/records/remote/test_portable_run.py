@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from training_pro.commands import main
+from training_pro.core.files import write_json
 from training_pro.core.host import ModelCard
 from training_pro.data.dataset_index import find_datasets
 from training_pro.hosts.standalone import standalone_folders
@@ -56,6 +57,9 @@ def test_the_folder_holds_what_the_run_reads_and_nothing_else(place, tmp_path):
     assert written == ["README.txt", "requirements.txt", "settings.json", *datasets]
     loaded = files.load_settings(tmp_path / "out" / "settings.json").values
     assert training_settings(loaded) == place.settings(**SETTINGS)
+    write_json(place.folders.pairs, {})  # which replies the user switched or dropped
+    write(place, place.settings(**SETTINGS, objective="dpo"), tmp_path / "pairs")
+    assert (tmp_path / "pairs" / place.folders.pairs.relative_to(place.folders.user_data)).is_file()
     readme = (tmp_path / "out" / "README.txt").read_text("utf-8")
     assert "train FOLDER/settings.json --user-data FOLDER --model tiny" in readme and "loras/a" in readme
     assert "+" not in (tmp_path / "out" / "requirements.txt").read_text("utf-8").splitlines()[0]
