@@ -10,7 +10,7 @@ import numpy as np
 
 from ..chunking import Flags, Ints
 from .split import hash_runs, number_words
-from .unspaced import UNSPACED
+from .unspaced import WORD
 
 # Two texts are compared by their pairs of neighboring words: one changed word of a hundred changes two pairs.
 PAIR = 2
@@ -28,8 +28,6 @@ COMMON_SHARE, MIN_COMMON = 0.05, 100
 # with its copy in which two are changed.
 REPLY_SHARE = 0.5
 COUNTERS = np.uint64(1 << 22)  # pairs are counted by their hash: a few share a counter
-# In scripts without spaces, each letter is a word.
-WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 LANGUAGE_CHARS, MIN_SHARE, MIN_LETTERS = 2000, 0.5, 3
 SCRIPTS = {

@@ -135,8 +135,8 @@ def prepare(
             made.add_texts(dataset)
         if skipped := unsupported.describe_unsupported(dataset.data.path):
             made.said.append(advice("data", f"In {dataset.data.name}, {skipped[0].lower()}{skipped[1:]}"))
-        for rows in dataset.rows:
-            made.add_rows(dataset.data, rows)
+        if dataset.rows:
+            made.add_rows(dataset.data, dataset.rows)
     for dataset in loaded_aside:
         made.add_validation(dataset)
     # One order for all: that of the datasets as the user listed them, then that of their files.
@@ -256,33 +256,42 @@ class _Making:
             for name, text, blocks in zip(names, loaded, sliced, strict=True)
         ]
 
-    def add_rows(self, dataset: DatasetEntry, rows: RowDataset) -> None:
-        """Split and truncate the rows of a file."""
-        settings, bos = self.context.settings, self.context.tokenizer.bos
+    def add_rows(self, dataset: DatasetEntry, files: Sequence[RowDataset]) -> None:
+        """Split and truncate the rows of a dataset, over all of its files."""
+        settings, cutoff, bos = self.context.settings, self.rules.cutoff, self.context.tokenizer.bos
         seed, share, too_long = settings.what.order_seed, settings.aside.eval_share, settings.rows.too_long
-        source, decided = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
-        self.decided |= decided
-        self.said += rows.findings
+        applied = [
+            preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
+            for rows in files
+        ]
+        sources, decided = [source for source, _ in applied], [own for _, own in applied]
+        for rows, own in zip(files, decided, strict=True):
+            self.decided |= own
+            self.said += rows.findings
         # Before truncation, so that the pieces of one row stay on one side.
         if share:
             in_order = settings.steps.batching == "length_then_order"  # its context gain needs whole conversations
-            source, held_out = split_rows(source, share, seed=seed, whole_conversations=in_order)
-            self.aside.append(Examples([truncate_rows(held_out, self.rules.cutoff, too_long, bos).source]))
-            if not len(held_out):
-                self.said.append(_empty_split_problem(source.name))
-        truncated = truncate_rows(source, self.rules.cutoff, too_long, bos)
-        examples = Examples([truncated.source], pick_examples([truncated.source], dataset.share, seed))
-        self.learned.append(examples)
-        figures = replace(
-            rows.report,
-            too_long=truncated.too_long,
-            too_long_how=TRUNCATION_WORDS[too_long],
-            nothing_learned=truncated.nothing_learned,
-        )
-        notes = (*rows.notes, *preferences.describe_pairs(truncated.source, decided))
-        report = SourceReport.of(source.name, rows.what, examples, notes, dataset.share, rows=figures)
-        self.reports.append(report)
-        self.said += _dropped_rows_problem(too_long, source, figures, self.rules)
+            sources, held_out = split_rows(
+                sources, share, seed=seed, name=dataset.name, whole_conversations=in_order
+            )
+            self.aside += [Examples([truncate_rows(each, cutoff, too_long, bos).source]) for each in held_out]
+            if not any(map(len, held_out)):
+                self.said.append(_empty_split_problem(dataset.name))
+        truncated = [truncate_rows(source, cutoff, too_long, bos) for source in sources]
+        picked = pick_examples([each.source for each in truncated], dataset.share, seed)
+        for rows, source, own, short, numbers in zip(files, sources, decided, truncated, picked, strict=True):
+            examples = Examples([short.source], [numbers])
+            self.learned.append(examples)
+            figures = replace(
+                rows.report,
+                too_long=short.too_long,
+                too_long_how=TRUNCATION_WORDS[too_long],
+                nothing_learned=short.nothing_learned,
+            )
+            notes = (*rows.notes, *preferences.describe_pairs(short.source, own))
+            report = SourceReport.of(source.name, rows.what, examples, notes, dataset.share, rows=figures)
+            self.reports.append(report)
+            self.said += _dropped_rows_problem(too_long, source, figures, self.rules)
 
     def add_validation(self, dataset: LoadedDataset) -> None:
         """Add a dataset of which all is validation data."""

@@ -23,15 +23,14 @@ from .dataset_index import DatasetShare
 from .examples import RowSource, Source, select_rows
 from .readers import LoadedText
 from .text import find_bounds, store_text
+from .unspaced import SPOKEN_WORD, WORD
 
 # A text with fewer sections is split inside them, so that a share of 10 % can be met.
 MIN_PARTS = 10
 NGRAM_WORDS = 20
-WORD = re.compile(r"\w+")
 RUN_WORDS = 8
 # Of phrases, in words; and how many times as often as the author a model has one that it overuses.
 PHRASE_WORDS, OVERUSE = (3, 4, 5), 2.0
-RUN_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 def dataset_rng(seed: int, name: str) -> np.random.Generator:
@@ -146,24 +145,34 @@ def _join_adjacent(texts: Sequence[LoadedText], parts: Sequence[TextPart]) -> li
 
 
 def split_rows(
-    source: RowSource, share: float, *, seed: int, whole_conversations: bool = False
-) -> tuple[RowSource, RowSource]:
-    """Split rows into a training part and a validation part; the examples of one row stay together.
+    sources: Sequence[RowSource], share: float, *, seed: int, name: str, whole_conversations: bool = False
+) -> tuple[list[RowSource], list[RowSource]]:
+    """Split the rows of a dataset's files into a training and a validation part; a row's examples stay together.
 
     With `whole_conversations`, the rows of a conversation stay together, too, if there are several conversations.
     """
-    groups = source.rows
-    if whole_conversations and source.has_conversations:
-        begins = ~source.follows & (np.diff(source.rows, prepend=-1) != 0)
-        groups = np.cumsum(begins) if begins.sum() > 1 else groups
-    parts = defaultdict[int, list[int]](list)
-    for number, group in enumerate(groups.tolist()):
-        parts[group].append(number)
-    examples = list(parts.values())
-    contents = [b"".join(source.example(number).ids.tobytes() for number in numbers) for numbers in examples]
-    validation = choose_parts(contents, list(map(len, examples)), share, dataset_rng(seed, source.name))
-    held_out = np.array(sorted(number for part in validation for number in examples[part]), np.int64)
-    return select_rows(source, np.setdiff1d(np.arange(len(source)), held_out)), select_rows(source, held_out)
+    by_row = [source.rows for source in sources]
+    begins = [~source.follows & (np.diff(source.rows, prepend=-1) != 0) for source in sources]
+    if whole_conversations and any(s.has_conversations for s in sources) and sum(map(np.sum, begins)) > 1:
+        by_row = [np.cumsum(each) for each in begins]
+    groups: list[tuple[int, Ints]] = []  # the file of each group, and its examples there
+    for file, numbers in enumerate(by_row):
+        parts = defaultdict[int, list[int]](list)
+        for number, group in enumerate(numbers.tolist()):
+            parts[group].append(number)
+        groups += [(file, np.array(part, np.int64)) for part in parts.values()]
+    contents = [b"".join(sources[file].example(n).ids.tobytes() for n in part.tolist()) for file, part in groups]
+    chosen = choose_parts(contents, [len(part) for _, part in groups], share, dataset_rng(seed, name))
+    nothing = np.array([], np.int64)
+    held_out = [
+        np.sort(np.concatenate([nothing, *(groups[n][1] for n in chosen if groups[n][0] == file)]))
+        for file in range(len(sources))
+    ]
+    pairs = list(zip(sources, held_out, strict=True))
+    return (
+        [select_rows(source, np.setdiff1d(np.arange(len(source)), out)) for source, out in pairs],
+        [select_rows(source, out) for source, out in pairs],
+    )
 
 
 def choose_parts(
@@ -264,7 +273,7 @@ def _phrases(words: Sequence[str]) -> Iterator[str]:
 
 def _spoken_words(text: str) -> list[str]:
     """The words in lowercase, without punctuation; "don't" is one."""
-    return [word.lower() for word in RUN_WORD.findall(text)]
+    return [word.lower() for word in SPOKEN_WORD.findall(text)]
 
 
 def _known_runs(hashes: Iterable[Ints]) -> Ints:

@@ -10,6 +10,11 @@ UNSPACED = (
 )
 ANY_SCRIPT = "“”‘’…—·"  # marks of all scripts
 UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
+LETTER, OTHERS = rf"(?=\w)[{UNSPACED}]", rf"[^\W{UNSPACED}]+"
+WORD = re.compile(f"{LETTER}|{OTHERS}")
+"""A word; in scripts without spaces, each letter is one."""
+SPOKEN_WORD = re.compile(rf"{LETTER}|{OTHERS}(?:['\u2019]{OTHERS})*")  # "don't" is one
+BETWEEN_SPACES = re.compile(rf"{LETTER}|[^\s{UNSPACED}]+")
 LINE_BREAK = re.compile(
     rf"(?:(?<=[{UNSPACED}])[ \t]*\n[ \t\n]*(?=[{UNSPACED}{ANY_SCRIPT}])"
     rf"|(?<=[{ANY_SCRIPT}])[ \t]*\n[ \t\n]*(?=[{UNSPACED}]))"
@@ -19,6 +24,11 @@ LINE_BREAK = re.compile(
 def is_unspaced(letter: str) -> bool:
     """Whether a letter is of a script without spaces, in which lines wrap between any two letters."""
     return UNSPACED_LETTER.match(letter) is not None
+
+
+def count_words(text: str) -> int:
+    """Count what stands between spaces, and the letters of scripts without spaces."""
+    return len(BETWEEN_SPACES.findall(text))
 
 
 def joint(line: str, next_line: str) -> str:

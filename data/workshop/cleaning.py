@@ -19,6 +19,7 @@ from ..likeness import Likeness, exact_key, find_language
 from ..readers import unsupported
 from ..rows import MOJIBAKE
 from ..text import find_stop_ends
+from ..unspaced import count_words
 from .records import Dataset, Record, check_ending, write_records
 
 MAX_EXAMPLES, EXAMPLE_CHARS = 10, 160
@@ -178,7 +179,7 @@ class Cleaner:
                 record, replies = shortened, [spot for spot in shortened.spots if spot.is_learned]
         # Duplicates come last: what was shortened may only now be the same as another record.
         words = record.words
-        count = len(words.split())
+        count = count_words(words)
         if count < recipe.min_words:
             return "min_words", format_count(count, "word"), record
         if 0 < recipe.max_words < count:
@@ -259,7 +260,7 @@ def look_at(
     dataset: Dataset,
     recipe: Recipe,
     refusals: Sequence[str],
-    measure: Callable[[str], int] = lambda text: len(text.split()),
+    measure: Callable[[str], int] = count_words,
     unit: str = "words",
 ) -> Overview:
     """Read a dataset, measure its texts, and find what a recipe would drop; nothing is written."""

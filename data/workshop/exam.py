@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...core.errors import DataError
-from ..likeness import LANGUAGES_OF, WORD
+from ..likeness import LANGUAGES_OF
+from ..unspaced import WORD
 from .records import Dataset
 
 # Two questions are nearly the same if they share this much of their words, with the same answer already less.
@@ -70,7 +71,7 @@ def is_right(answer: str, reply: str) -> bool:
 
 def plain_words(text: str) -> str:
     """Words alone, in lowercase."""
-    return " ".join("".join(c if c.isalnum() else " " for c in text).lower().split())
+    return " ".join(WORD.findall(text.lower().replace("_", " ")))
 
 
 def _telling_words(text: str) -> set[str]:

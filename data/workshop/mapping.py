@@ -19,7 +19,8 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.files import new_files
-from ..likeness import SIMILARITY, WORD, Likeness
+from ..likeness import SIMILARITY, Likeness
+from ..unspaced import WORD
 from .cleaning import Cleaned
 from .records import ROW_ENDINGS, Dataset, Record, write_records
 from .study import read_passages

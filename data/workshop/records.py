@@ -232,6 +232,10 @@ def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
         file.write("\n")
 
 
+def is_hard_cut(gap: str | None) -> bool:
+    return gap is not None and gap.count("\n") >= len(HARD_CUT)
+
+
 def as_rows(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
     """The columns of rows, and the sections of texts, whose paragraphs are put together again."""
     section: list[str] = []
@@ -239,7 +243,7 @@ def as_rows(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
         if record.gap is None:
             yield record.columns
             continue
-        if section and record.gap.count("\n") >= len(HARD_CUT):
+        if section and is_hard_cut(record.gap):
             yield {"text": "".join(section)}
             section = []
         section += [record.gap if section else "", str(record.columns["text"])]

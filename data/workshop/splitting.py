@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from ..likeness import SIMILARITY, Likeness, exact_key, join_groups
 from ..readers import json_rows
 from ..split import choose_parts
 from .cleaning import Cleaned
-from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, write_records
+from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, is_hard_cut, write_records
 
 DOCUMENT_COLUMNS = ("document_id", "doc_id", "article_id", "book_id", "page_id", "source_id", "url", "source_url")
 CONVERSATION_COLUMNS, _, MESSAGE_COLUMNS, PARENT_COLUMNS = json_rows.CONVERSATION_ID_COLUMNS
@@ -39,11 +39,20 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
         # Each group counts once and is never divided, so the share is met as closely as the groups allow.
         held_out = choose_parts(groups, sizes, share, np.random.default_rng(seed))
         for file, is_wanted in ((training, False), (validation, True)):
-            units = enumerate(_units(dataset))
-            write_records(file, names[0], (unit for n, unit in units if (n in held_out) == is_wanted))
+            write_records(file, names[0], _side(dataset, held_out, is_wanted))
     result.kept = len(groups)
     result.written = dict(zip(names, (len(groups) - len(held_out), len(held_out)), strict=True))
     return result
+
+
+def _side(dataset: Dataset, held_out: Collection[int], is_wanted: bool) -> Iterator[Record]:
+    """The units of a side. Where the one before is on the other side, a hard cut is written."""
+    before = True
+    for number, unit in enumerate(_units(dataset)):
+        is_here = (number in held_out) == is_wanted
+        if is_here:
+            yield unit if before else unit._replace(gap=None)
+        before = is_here
 
 
 def _units(dataset: Dataset) -> Iterator[Record]:
@@ -54,7 +63,7 @@ def _units(dataset: Dataset) -> Iterator[Record]:
             paragraphs.append(record)
         elif not record.problem:
             yield record
-    sections = list(as_rows(paragraphs))
+    sections, gaps = list(as_rows(paragraphs)), [record.gap for record in paragraphs]
     if len(sections) < MIN_PARTS:
         size, length = sum(len(record.words) for record in paragraphs) / MIN_PARTS, 0
         for number, record in enumerate(paragraphs):
@@ -62,8 +71,10 @@ def _units(dataset: Dataset) -> Iterator[Record]:
                 paragraphs[number], length = record._replace(gap=HARD_CUT), 0
             length += len(record.words)
         sections = list(as_rows(paragraphs))
-    for columns in sections:
-        yield Record("", columns, (Spot("text", str(columns["text"]), ("text",)),))
+    starts = [own for own, record in zip(gaps, paragraphs, strict=True) if is_hard_cut(record.gap)]
+    for columns, gap in zip(sections, starts, strict=True):
+        spots = (Spot("text", str(columns["text"]), ("text",)),)
+        yield Record("", columns, spots, gap if dataset.is_text else None)
 
 
 def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list[int]]:

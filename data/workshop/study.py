@@ -20,9 +20,10 @@ from typing import NamedTuple
 from ...chunking import find_sections
 from ...core.errors import DataError
 from ..examples import section_title
-from ..likeness import COMMON_WORDS, WORD, exact_key, find_language
+from ..likeness import COMMON_WORDS, exact_key, find_language
 from ..readers import json_rows
 from ..text import find_stop_ends
+from ..unspaced import WORD
 from .cleaning import Cleaned
 from .exam import Exam, Question
 from .records import HARD_CUT, PARAGRAPH_GAP, Dataset

@@ -17,7 +17,7 @@ from ...data.rows import PromptStyle, chat_prompt_style, load_refusal_phrases
 from ...data.workshop import study as notes
 from ...records.folder import run_files
 from ...settings.parsing import row_settings
-from ...train_utils import duration, format_count
+from ...train_utils import checkpoint_step, duration, format_count
 from ..compute import failures
 from ..lora import adapter, preserve_rng
 from ..tokenizer import make_working_tokenizer
@@ -90,7 +90,9 @@ def _plan_notes(
         planned = notes.plan_tasks(parts, asked.kinds, range(rounds))
         return [task for task in planned if task.place > book.last]
     folder = adapter.lora_folder(asked.failed, host)
-    if not (exams := run_files.read_exams(folder)):
+    step = checkpoint_step(folder.name) or run_files.trained_steps(run_files.read_log(folder))
+    # A run asks after its last step, and may keep the weights of another.
+    if not (exams := [exam for exam in run_files.read_exams(folder) if not step or exam.step == step]):
         raise DataError(f"{folder.name} has no {run_files.EXAM}. First ask the exam: data exam EXAM --lora NAME")
     weak = {score.name for score in exams[-1].sections if score.right < asked.target * score.asked}
     sections, first = {part.section for part in parts}, book.last[0] + 1

@@ -136,7 +136,7 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
         checkpoints,
         run_plan.validation_key,
         best.step if best else 0,
-        recalls=trained.recalls,
+        recalls=[event for event in trained.recalls if not best or event.step <= best.step],
         planned=0 if is_done or divergence else run_plan.plan.steps,
     )
     _write_records(trained, folder, checkpoints, entry | {"verdict": vars(verdict)}, host.folders, job)

@@ -153,9 +153,10 @@ def read_graph(folder: Path, damage: list[str] | None = None) -> list[GraphRecor
 
 
 def read_recalls(folder: Path, damage: list[str] | None = None) -> list[RecallMeasured]:
-    """Read the recall as it was measured last: after the run if it was, otherwise during it."""
-    afterwards = read_record(folder / RECALL, list[RecallMeasured], [], damage)
-    return afterwards or read_log(folder, damage).get("recall", [])
+    """Read the recall as it was measured last: after the run if it was, otherwise up to the step that was kept."""
+    log = read_log(folder, damage)
+    during = [event for event in log.get("recall", []) if event.step <= trained_steps(log)]
+    return read_record(folder / RECALL, list[RecallMeasured], [], damage) or during
 
 
 def read_evidence(folder: Path, damage: list[str] | None = None) -> EvidenceMeasured | None:

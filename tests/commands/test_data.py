@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,10 @@ def test_a_text_is_split_by_sections_and_one_without_any_inside(shop):
         assert (
             sorted(found) == sorted(paragraphs) and 0.1 < len("".join(sides[1])) / len("".join(paragraphs)) < 0.3
         )
+        # A hard cut that the author did not write stands only where something is left out.
+        follow = [(paragraphs.index(p.split("\n\n")[-1]), paragraphs.index(q.split("\n\n")[0]))
+                  for side in sides for p, q in pairwise(side)]  # fmt: skip
+        assert len(gap) == 3 or all(start > end + 1 for end, start in follow)
 
 
 def test_everything_is_converted_to_the_common_forms(shop):

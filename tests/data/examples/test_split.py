@@ -11,7 +11,9 @@ from training_pro.chunking import SlicingRules, slice_blocks
 from training_pro.data import batch_order
 from training_pro.data.examples import TextSource, pick_passages
 from training_pro.data.readers import LoadedText
-from training_pro.data.split import find_shared_passages, split_texts
+from training_pro.data.split import copied_shares, find_shared_passages, split_texts
+from training_pro.data.unspaced import count_words
+from training_pro.data.workshop.exam import is_right
 from training_pro.tests.rowing import chat, family, prepare_rows
 from training_pro.tests.slicing_laws import encode_words, find_stops
 
@@ -60,6 +62,10 @@ def test_shared_passages_are_found_and_told(tmp_path):
     kept = " ".join(rng.choices("def", k=500)) + f" {passage}"
     assert find_shared_passages([kept], [learned]) == [" ".join(passage.split()[:20])] * 2
     assert find_shared_passages([kept], ["", "short"]) == find_shared_passages(["short"], [learned]) == []
+    chinese = "他在黑暗中慢慢地走着，心里想着那些永远不会再回来的日子。"  # letters are words where no spaces are
+    assert find_shared_passages([chinese], [f"“{chinese}”"]) == [" ".join(chinese.replace("，", "")[:20])]
+    assert copied_shares([chinese], [chinese]) == [1.0] and is_right("黑暗", chinese)
+    assert (is_right("ten", "Often."), count_words(chinese), count_words("A well-known word.")) == (False, 26, 3)
     refrain = " ".join(f"word{n}" for n in range(25)).capitalize() + "."
     text = "\n\n\n".join(f"{book(1, seed)} {refrain} {book(1, seed + 100)}" for seed in range(20))
     advice = split_files(tmp_path, {"a.txt": text}).report.advice
@@ -99,6 +105,9 @@ def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
     rows = [chat(f"Q{n}", f"A{n}.") for n in range(100)]
     data = split_files(tmp_path / "b", {"rows.jsonl": rows}, eval_share=0.2, data=["rows.jsonl:50"])
     assert (len(data.validation), len(data.examples)) == (20, 40)  # a share of the rows that are used
+    files = {f"d/{n}.jsonl": [chat(f"Q{n}", f"A{n}.")] for n in range(100)}  # a file for each row
+    data = split_files(tmp_path / "c", files, eval_share=0.2, data=["d/:50"])
+    assert (len(data.validation), len(data.examples), data.report.problems) == (20, 40, ())
 
 
 def test_validation_data_of_their_own(tmp_path):
