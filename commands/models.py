@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from ..core.engine import RECALL_PASSAGES, GgufRequest, MergeRequest, PerplexityRequest
 from ..core.errors import SavingError
@@ -50,13 +51,14 @@ def run_get(arguments: Sequence[str]) -> int:
 def run_merge(arguments: Sequence[str]) -> int:
     """Merge the LoRA and print the folder of the model."""
     parser = options.make_parser("merge", model=True, lora=True)
-    out_help = "the folder of the new model, which must not exist yet"
+    out_help = "the new model: a name in the models folder, or the path of a new folder"
     parser.add_argument("--out", required=True, metavar="DIR", help=out_help)
     flags.add_flag_group(parser, "Files", ["shard_size"])
     args = parser.parse_args(arguments)
     shard_size = parse_keys(flags.given_settings(args)).get("shard_size", "")
     host = options.make_host(args)
-    request = MergeRequest(options.find_lora(args.lora, host.folders), args.out, shard_size)
+    out = str(host.folders.models / args.out) if Path(args.out).name == args.out else args.out
+    request = MergeRequest(options.find_lora(args.lora, host.folders), out, shard_size)
     engine = options.make_engine(args)
     job = options.run_job("merge", f"Merging {args.lora}", host, partial(engine.merge, request, host))
     if job.end is not None and job.end.outcome != "failed":

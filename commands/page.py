@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,25 +28,6 @@ MAX_PAGES = 200  # whose state Gradio keeps, nearly a megabyte each; it is kept 
 MAX_STREAMS = 1_000
 PASSWORD_VARIABLE = "TRAINING_PRO_PASSWORD"
 TINY_NAME = "tiny-random-llama"
-# Settings with which such a small model learns the story within minutes: a high learning rate (the best one is
-# nearer 1e-3 than 2e-4), short blocks, and 36 steps. After 60 steps it had forgotten general text.
-DEMO_VALUES: Mapping[str, object] = {
-    "name": "first-look",
-    "data": ["story.txt"],
-    "cutoff": "128",
-    "batch_size": "4",
-    "epochs": "12",
-    "learning_rate": "0.001",
-    "schedule": "constant",
-    "rank": "16",
-    "alpha": "16",
-    "save_each_epoch": False,
-    # The run itself shows the replies: without the LoRA before the first step, then after each third of the run.
-    "sample_prompts": "Old Maren Tull ran the ferry at Low Water, and she ran it by",
-    "sample_every": "12",
-    "sample_length": "60",
-    "sample_temperature": "0",
-}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,7 +64,7 @@ def run_demo(arguments: Sequence[str]) -> int:
             say("Creating a tiny model with random weights ...")
         model = make_tiny(folders.models / TINY_NAME)
     if not folders.form.exists():  # a later demo shows the form as the user left it
-        presets.save_form(folders.form, DEMO_VALUES)
+        presets.save_form(folders.form, presets.DEMO)
     _serve(StandaloneHost(folders, model=model.name, load_gguf=options.load_gguf), args)
     return 0
 

@@ -379,7 +379,8 @@ class EvaluationSettings:
         0.0,
         "Validation split",
         "Share of the dataset to use for validation instead of training. For example, 0.05 is 5%. The run "
-        "selects whole sections and rows at random, based on the data seed. 0 turns this off.",
+        "selects whole sections and rows at random, based on the data seed; a text with fewer than 20 sections is "
+        "divided inside them. 0 turns this off.",
         bounds=(0, 0.99),
     )
     eval_every: float = integer(
@@ -613,7 +614,8 @@ class LoraSettings:
     method: str = choice(
         "Method",
         "Train a LoRA, or all weights of the model. Full fine-tuning needs many times as much memory as a LoRA, "
-        "and it saves a new model in the models folder. It is not available inside the webui.",
+        "and it saves a new model in the models folder. It is not available for a model that the webui itself "
+        "has loaded.",
         {"lora": "LoRA", FULL_FINETUNE: "Full fine-tuning"},
     )
     rank: int = integer(
@@ -951,7 +953,8 @@ class MachineSettings:
         0,
         "Workers",
         "Number of processes that prepare batches. Batches take little time to prepare, so 0 is almost always "
-        "right. This setting is not available inside the webui.",
+        "right. This setting is not available for a model that the webui "
+        "itself has loaded.",
         bounds=(0, 64),
     )
     shard_size: str = text(

@@ -46,6 +46,27 @@ class Preset:
         return " ".join(filter(None, (self.words, source, *self.notes)))
 
 
+# The form of the demo, with which its small model learns the story within minutes: a high learning rate (the best
+# one is nearer 1e-3 than 2e-4), short blocks, and 36 steps. After 60 steps it had forgotten general text.
+DEMO: Mapping[str, object] = {
+    "name": "first-look",
+    "data": ["story.txt"],
+    "cutoff": "128",
+    "batch_size": "4",
+    "epochs": "12",
+    "learning_rate": "0.001",
+    "schedule": "constant",
+    "rank": "16",
+    "alpha": "16",
+    "save_each_epoch": False,
+    # The run itself shows the replies: without the LoRA before the first step, then after each third of the run.
+    "sample_prompts": "Old Maren Tull ran the ferry at Low Water, and she ran it by",
+    "sample_every": "12",
+    "sample_length": "60",
+    "sample_temperature": "0",
+}
+
+
 def goals() -> list[Preset]:
     """Return the goals: the presets that come with Training PRO."""
     return load_table("goals", GOALS_FILE.parent)

@@ -18,8 +18,11 @@
   // The time makes the same wish a change when it is sent twice.
   const told = (wish, to = "#tp-wish") => written(JSON.stringify({ ...wish, at: Date.now() }), to);
 
+  // From another tab, and where the form hides what its dataset does not need: the setting that was asked for is shown.
   const goTo = (key, part, tries = 20) => {
     const setting = document.querySelector("#tp-" + key);
+    if (!document.querySelector("#tp-run")?.offsetParent) document.querySelector("#tp-tabs [role=tab]")?.click();
+    setting?.style.setProperty("display", "block", "important");
     if (setting?.offsetParent) {
       setting.scrollIntoView({ block: "center", behavior: "smooth" });
       setting.querySelector("input, textarea, select")?.focus({ preventScroll: true });
@@ -162,7 +165,7 @@
   // A page that has not heard of the job for a minute lets the webui decide.
   const keepMessage = (event) => {
     const heard = Date.now() - (window.trainingProSeen ?? 0) < 60000;
-    const busy = heard && document.querySelector("#tp-working :is(textarea, input)")?.value;
+    const busy = heard && document.querySelector("#tp-host-busy :is(textarea, input)")?.value;
     const sends = event.type === "click"
       ? event.target.closest?.("#Generate, #Regenerate, #Continue, #Impersonate")
       : event.key === "Enter" && !event.shiftKey && event.target.closest?.("#chat-input");

@@ -141,7 +141,8 @@ def make_component(setting: Setting, **more: Any) -> Any:
         choices = [(label, value) for value, label in setting.choices.items()]
         return gr.Dropdown(**{"choices": choices, "allow_custom_value": setting.free, **common})
     if setting.kind == "names":
-        return gr.Dropdown(**{"multiselect": True, **common})
+        # Also names that the menu does not offer, such as those of files in folders.
+        return gr.Dropdown(**{"multiselect": True, "allow_custom_value": True, **common})
     if setting.kind == "texts":
         return gr.Textbox(**{"lines": 3, **common})
     if _is_number_box(setting):

@@ -20,7 +20,7 @@ from ...core.host import Folders, Host
 from ...core.jobs import Event, Job, JobEnded, JobFn, JobKind, Request, Session, Stage
 from ...core.own_environment import remove_environment
 from ...core.version import VERSION
-from ...records.folder import PARAMETERS, loras, read_journal, refuse_while_training
+from ...records.folder import PARAMETERS, is_in_progress, loras, read_journal, refuse_while_training
 from ...settings import files, presets
 from ...settings.definitions import FULL_FINETUNE, TrainingSettings
 from ...settings.live_settings import LIVE_KEYS
@@ -185,6 +185,8 @@ class PageContext:
             status = loras.run_status(folder)
             if status == "nothing":
                 return Markup()
+            if is_in_progress(folder.name, folders):
+                return markup.paragraph(f"{folder.name} is being trained now, by another program.")
             go_on = "resume it"
             if status in ("finished", "made elsewhere"):  # a full model that is complete can't be continued
                 go_on = "continue training it" if loras.has_lora(folder) else ""

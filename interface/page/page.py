@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import gradio as gr
 from markupsafe import Markup
 
-from ...core.errors import BusyError, SettingsError
+from ...core.errors import SettingsError
 from ...core.host import Host, ModelCard
 from ...core.jobs import Job, JobEnded, JobFn, Request, Session
 from ...core.model_shape import ModelShape, model_bytes
@@ -72,9 +72,12 @@ def draw_tab(context: PageContext) -> None:
             perplexity_tab = PerplexityTab(context, tab, train_tab.form)
         with gr.Tab("Runs", id="runs") as tab:
             runs_tab = RunsTab(context, tab, train_tab.form)
-        for stop_button in (*data_tab.stop_buttons, try_tab.stop_button, perplexity_tab.stop_button):
+        others = (try_tab.stop_button, perplexity_tab.stop_button, runs_tab.stop_button)
+        for stop_button in (*data_tab.stop_buttons, *others):
             stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)
+        if train_tab.setup is not None:
+            train_tab.setup.follow_after(runs_tab.environment_removed)
 
 
 def build_page(
@@ -154,7 +157,7 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
     def choose(name: str | None, is_unloading: bool) -> tuple[Any, Any, str]:
         context.check_writable()
         if context.in_run:
-            raise BusyError("A run is in progress. Choose another model when it has ended.")
+            return *show(), markup.problem("A run is in progress. Choose another model when it has ended.")
         host.choose_model(name or "")
         host.unloads_for_runs = is_unloading
         return *show(), ""

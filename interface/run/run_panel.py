@@ -18,6 +18,7 @@ from ...core.errors import BusyError, SettingsError, TrainingProError
 from ...core.findings import note
 from ...core.jobs import Request, RunControl, settings_in_force
 from ...records.folder import choose_run_folder, loras, with_final_name
+from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ...settings.parsing import settings_and_problems, training_settings
@@ -117,10 +118,15 @@ class RunButtons:
 
     def _apply_live(self, inputs: Mapping[Any, Any]) -> str:
         """Send the live settings of the form; they all take effect after the next step."""
-        values = self._form.values(inputs)
-        changes = {key: values[key] for key in LIVE_KEYS}
+        context, values = self._context, self._form.values(inputs)
+        # The saved form keeps the rules from before the run, so only what was changed since is sent: the run may
+        # have other rules than the form, such as one from the queue.
+        own, defaults = {key: values[key] for key in LIVE_KEYS}, {key: SETTINGS[key].default for key in LIVE_KEYS}
+        shown = context.live.of(context.running_job("training")) or presets.load_form(context.host.folders.form)
+        before = {**defaults, **shown}
+        changes = {key: own[key] for key in presets.differing_keys(before, own) if key in own}
         message = self._run_action(lambda control: change_live(control, lambda live: live.changed(changes)))
-        self._context.live.values, self._context.live.job = changes, self._context.session.latest("training")
+        context.live.values, context.live.job = own, context.session.latest("training")
         return message
 
     def _run_action(self, action: Request | Action) -> str:
@@ -197,6 +203,7 @@ class RunPanel:
         self.model = gr.Textbox(model, label="Model in memory", **hidden)
         self.ended = gr.Textbox(label="The last run, once it has ended", **hidden)
         self.working = gr.Textbox(label="The type of job that uses the model", elem_id="tp-working", **hidden)
+        self._host_busy = gr.Textbox(label="Whether a job has the chat's model", elem_id="tp-host-busy", **hidden)
         self._version = gr.Textbox(label="Version number of the run controls", elem_id="tp-version", **hidden)
         self._follow_button = gr.Button("Follow again", elem_id="tp-again", **hidden)
 
@@ -222,6 +229,7 @@ class RunPanel:
         add_handler(restored, self._follow, None, outputs, js=load_script("come_back"), **options)
         add_handler(self._follow_button.click, self._follow, None, outputs, **options)
         own = [self._charts_part, *end_buttons, self._start_button, self.ended, self.model, self.working]
+        own.append(self._host_busy)
         controls = [*own, *self.buttons.components, *self._queue.components]
         options = {"what": "Showing the run", "trigger_mode": "always_last"}
         add_handler(self._version.change, self._draw_controls, None, controls, **options)
@@ -371,6 +379,7 @@ class RunPanel:
             self.ended: view.job.title if view and not running else "",
             self.model: self._context.host.model_status().model,
             self.working: self._working(),
+            self._host_busy: "yes" if self._context.session.uses_host_model else "",
             **self.buttons.button_updates(view),
             **self._queue.updates(),
         }

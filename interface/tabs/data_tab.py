@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 EXPLANATION = (
     "Look at a dataset before you train on it, clean, split or convert it, and let the model write about it. A "
-    "file that exists is never changed. Raw text is cleaned by paragraphs. Chats and tables are read with the "
-    "settings of the Train tab."
+    "file that exists is never overwritten; pairs, notes and exams are added to it. Raw text is cleaned by "
+    "paragraphs. Chats and tables are read with the settings of the Train tab."
 )
 STEPS: Mapping[str, dict[str, Any]] = {
     "Duplicates": {"exact_duplicates": True},

@@ -18,7 +18,8 @@ from ...records.remote import read_progress
 from ...records.report import write_missing_report
 from ...settings import files
 from ...train_utils import size
-from ..base import Form, PageContext, add_handler, confirm_click, markup, refresh_choices
+from ..base import Form, PageContext, StopButton, add_handler, confirm_click, markup, refresh_choices
+from ..train.presets_panel import DEFAULT_VALUES
 from . import run_actions, run_list
 
 # An action on the disk: it gets the inputs of the tab, and returns its message.
@@ -122,6 +123,7 @@ class RunsTab:
             self._attach_button = gr.Button("Attach LoRA", elem_id="tp-runs-attach", **changes)
             self._settings_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
             self._test_button = gr.Button("Test LoRA", elem_id="tp-runs-test", **changes)
+            self.stop_button = StopButton(self._context, "evidence", "tp-runs-stop")
             self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
             self._slim_button = gr.Button("Shrink older checkpoints", elem_id="tp-runs-slim", **changes)
             self._delete_button = gr.Button("Move to trash", elem_id="tp-runs-delete", **changes)
@@ -199,6 +201,8 @@ class RunsTab:
         for button, (question, action) in confirmed.items():
             done = confirm_click(button, question, self._disk_handler(action), self._view, outputs)
             self._read_state_after(done.then)
+            if button is self._environment_button:
+                self.environment_removed = done.then
 
     def _connect_other_actions(self) -> None:
         """The buttons that start a job on the model, fill in the form, or send a request to the run."""
@@ -221,12 +225,13 @@ class RunsTab:
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
             said = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
             message = markup.card("", markup.paragraph(said), mood="good")
-            return {status: message, **self._form.updates(loaded.values)}
+            return {status: message, **self._form.updates({**DEFAULT_VALUES, **loaded.values})}
 
         add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)
         add_handler(self._attach_button.click, attach, chosen, status, what="Attaching the LoRA")
         add_handler(self._test_button.click, measure, chosen, status, what="Testing the LoRA")
+        self.stop_button.connect(status)
         shard_size = self._form.components.get("shard_size")
         inputs = [chosen, self._name, *([shard_size] if shard_size else [])]
         merge = partial(run_actions.merge, context)

@@ -81,7 +81,8 @@ class PresetsPanel:
             *((menu, message, "Loading the preset") for menu, message in self._tables.items()),
         ):
             copy = partial(self._copy, menu, message)
-            add_handler(menu.input, copy, {*form, menu}, [*components, message], what=what)
+            # Not `input`, which Gradio 6 also sends when the menu is left: later edits would be lost.
+            add_handler(menu.change, copy, {*form, menu}, [*components, message], what=what)
         reset, outputs = partial(self._copy, None, self._menu_message), [*components, self._menu_message]
         add_handler(self._reset_button.click, reset, form, outputs, what="Reset to defaults")
         events, refill = [self._order.change, *refreshing], lambda order: gr.update(choices=self.choices(order))
@@ -126,10 +127,10 @@ class PresetsPanel:
         elif kind == LORA_SETTINGS:
             folder = safe_paths.child(folders.loras, name, "LoRA")
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
-            values, note = loaded.values, " ".join(loaded.notes)
+            values, note = {**DEFAULT_VALUES, **loaded.values}, " ".join(loaded.notes)
         elif kind in presets.KINDS:
             preset = presets.find_preset_of_kind(kind, name, folders.presets)
-            # A preset of the user's own is a whole form; the others change only what they name.
+            # A preset of the user's own is a whole form, as a LoRA's settings; the others change what they name.
             values = {**(DEFAULT_VALUES if kind == presets.OWN_KIND else {}), **preset.values}
             note = preset.description
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}

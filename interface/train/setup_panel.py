@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
@@ -46,7 +47,7 @@ class SetupPanel:
 
     def __init__(self, context: PageContext) -> None:
         self._context = context
-        self._plan: Job | None = None  # the latest job that only said what would be downloaded
+        self._plan: tuple[Job, str] | None = None  # the latest job that only said what it downloads, and its build
         with gr.Group(visible=False, elem_id="tp-setup") as self._panel:
             self._text = gr.HTML(elem_id="tp-setup-text")
             with gr.Row(elem_classes="tp-buttons"):
@@ -59,25 +60,30 @@ class SetupPanel:
             self._status = gr.HTML(elem_id="tp-setup-said", elem_classes="tp-said")
             follow_button = gr.Button("Follow again", elem_classes=["tp-hidden", "tp-again"])
         inputs, what = [self._go_button, self._torch], "Setting up training"
-        shown = [self._panel, self._text, self._torch, self._go_button, self._stop_button, self._status]
         started = add_handler(self._go_button.click, self._start, inputs, refusal, what=what)
-        for event in (page_load(), started.then, follow_button.click):
-            add_handler(event, self._follow, None, shown, what=what)
+        self.follow_after(page_load(), started.then, follow_button.click)
         add_handler(self._stop_button.click, self._stop, None, refusal, what="Stop")
+
+    def follow_after(self, *events: Any) -> None:
+        """Show the state after these events, such as the choice of another model."""
+        shown = [self._panel, self._text, self._torch, self._go_button, self._stop_button, self._status]
+        for event in events:
+            add_handler(event, self._follow, None, shown, what="Setting up training")
 
     def _start(self, label: str, torch: str | None) -> str:
         """Say what would be downloaded; the second press, with the label that says so, installs it."""
         self._context.check_writable()
-        build = (torch or "").strip()
+        is_plan = label != INSTALL
+        # The plan that is on the page is carried out, also after a reload, which empties the box.
+        build = (torch or "").strip() if is_plan or self._plan is None else self._plan[1]
         if build and not BUILD.fullmatch(build):
             raise SettingsError([f"Build of torch {build!r} is not valid. Enter {BUILD_HELP}."])
-        is_plan = label != INSTALL
         if not is_plan:
             self._context.free_environment()
         title = "Finding out what to download" if is_plan else "Setting up training"
         work = virtual_env.set_up(self._context.host.folders, torch=build, plan=is_plan)
         job = self._context.session.start_without_model(KIND, title, work)
-        self._plan = job if is_plan else None
+        self._plan = (job, build) if is_plan else None
         return ""
 
     def _stop(self) -> str:
@@ -98,12 +104,14 @@ class SetupPanel:
         is_done = end is not None and end.outcome == "finished"
         is_running, is_enabled = job is not None and job.running, not self._context.read_only_reason()
         label = LABELS.get(state, "")
-        if label and is_done and job is self._plan:
+        if label and is_done and self._plan is not None and job is self._plan[0]:
             label = INSTALL
         text = "" if is_running else TEXTS[state].format(size=size(environment.size), folder=environment.folder)
         # Of a complete environment, the text says the same.
         status = markup.download_card(job)[1] if job and (label or not is_done) else ""
-        is_needed = state is not State.MISSING or is_running or bool(self._context.host.model_status().problem)
+        host = self._context.host
+        lacks_torch = find_spec("torch") is None or host.own_process is not None
+        is_needed = state is not State.MISSING or is_running or (lacks_torch and bool(host.model_status().problem))
         can_set_up = bool(label) and not is_running
         return {
             self._panel: gr.update(visible=is_needed),

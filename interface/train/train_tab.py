@@ -26,7 +26,7 @@ from ..base import Form, PageContext, add_handler, confirm_click, load_script, m
 from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
 from . import data_menu
-from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
+from .presets_panel import DEFAULT_VALUES, PresetsPanel, ProbePanel, draw_layer_picker
 from .setup_panel import SetupPanel
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
@@ -115,8 +115,7 @@ class TrainTab:
         self._run_panel = RunPanel(context, self.form)
         self._folded_parts: dict[str, gr.Accordion] = {}
         status_line = gr.HTML(self._context.model_line(), elem_id="tp-line")
-        if not self._context.host.owns_process:
-            SetupPanel(self._context)
+        self.setup = None if self._context.host.owns_process else SetupPanel(self._context)
         self._resume_panel = ResumePanel(self._context, self.form)
         with gr.Row():  # on narrow screens, its columns are stacked
             with gr.Column(scale=6, min_width=320, elem_classes="tp-form"):
@@ -138,11 +137,13 @@ class TrainTab:
         fields = [*self.form.components.values(), self._presets.menu]
         self._restored = add_handler(page_load(), self._restore_form, None, fields, what="Restoring the form")
         self._run_panel.connect(status_line, self._restored.then)
+        if self.setup is not None:
+            self.setup.follow_after(self._run_panel.model.change)
         self._connect_form()
         self._connect_consequences()
 
     def _draw_form(self) -> None:
-        data_options = {"choices": data_menu.dataset_choices(self._context), "allow_custom_value": True}
+        data_options = {"choices": data_menu.dataset_choices(self._context)}
         self._presets = PresetsPanel(self._context, self.form)
         self.form.draw_row("name", "if_exists")
         # The first dataset that a name was suggested for, or with which the form was restored.
@@ -208,7 +209,7 @@ class TrainTab:
         named_by = [name, parts["if_exists"], parts["method"]]
         changes, describe = [*(part.change for part in named_by), ended], self._context.describe_existing_name
         add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
-        inputs, outputs = {self._add_button, data}, [data, self._add_message]
+        inputs, outputs = {self._add_button, *form}, [*fields, self._add_message]
         add_handler(self._add_button.upload, self._on_upload, inputs, outputs, what="Add files")
         removing = [data.input, self._refresh_button.click]
         add_handler(removing, lambda: "", None, self._add_message, what="Add files")
@@ -327,11 +328,16 @@ class TrainTab:
         preview = data_menu.preview_data(self.form.values(inputs), self._context)
         return preview.html, preview
 
-    def _on_upload(self, inputs: Mapping[Any, Any]) -> tuple[Any, str]:
+    def _on_upload(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Add uploaded files to the datasets, and select them."""
-        uploaded, chosen = inputs[self._add_button] or [], list(inputs[self.form.components["data"]] or [])
+        parts, uploaded = self.form.components, inputs[self._add_button] or []
+        before = list(inputs[parts["data"]] or [])
+        chosen, own = [*before], dict[Any, Any]()
         message = self._context.run_disk_action(lambda folders: data_menu.add_files(folders, uploaded, chosen))
-        return gr.update(choices=data_menu.dataset_choices(self._context), value=chosen), message
+        if before == presets.DEMO["data"] != chosen[:1] and inputs[parts["name"]] == presets.DEMO["name"]:
+            own = self.form.updates({**DEFAULT_VALUES, "name": ""})  # the demo's settings are for its story
+        data = gr.update(choices=data_menu.dataset_choices(self._context), value=chosen)
+        return {**own, parts["data"]: data, self._add_message: message}
 
     def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
         """Suggest a name from data and model, unless one is typed; the choice for the old name is undone."""

@@ -46,6 +46,7 @@ def test_a_row_without_visible_settings_is_hidden_too_and_links_say_so():
 
 def test_gradio_does_not_round_whole_numbers():
     """With precision=0 Gradio would round the value, while the box still shows the typed one."""
+    assert make_component(SETTINGS["eval_data"]).allow_custom_value  # such as a file in a folder
     assert [make_component(SETTINGS[key]).max_lines == 1 for key in ("name", "system")] == [True, False]
     rank, box = SETTINGS["rank"], make_component(SETTINGS["rank"])
     assert box.preprocess(8) == 8

@@ -22,6 +22,8 @@ from training_pro.interface.base import PageContext
 from training_pro.interface.run import queue_view, report_view
 from training_pro.interface.train import TrainTab
 from training_pro.records.queue import Queue
+from training_pro.settings.live_settings import LiveSettings
+from training_pro.settings.parsing import training_settings
 from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
@@ -81,6 +83,17 @@ def test_epochs_are_added_to_a_run_and_one_that_is_stopping_can_only_be_discarde
     assert running.control.asked(Request.STOP) and enabled(page) == ["throw-away"]
     running.control.ask(Request.DISCARD)
     assert enabled(page) == []
+
+
+def test_apply_sends_only_the_rules_that_were_changed_and_the_chat_is_free_of_a_run_elsewhere(page, running):
+    """The run may have other rules than the form, such as one from the queue."""
+    of_run = training_settings({"name": "a", "data": ["a.txt"], "stop_at_loss": 1.5, "save_every": 7})
+    running.control.live = LiveSettings(of_run.saving, of_run.stopping)
+    page.press("live", save_every=9)
+    page.press("live", save_every=9, stop_at_epoch=3)
+    live = running.control.live.values()
+    assert (live["stop_at_loss"], live["save_every"], live["stop_at_epoch"]) == (1.5, 9, 3)
+    assert page.press("version", "change")["host-busy"] == "yes"
 
 
 def queue_of(count):

@@ -45,7 +45,7 @@ def page(context):
 def chosen(page, menu, label):
     """The values that a choice puts into the form."""
     value = next(value for offered, value in page.named[menu].choices if offered == label)
-    updates = page.press(menu, "input", **{menu: value})
+    updates = page.press(menu, "change", **{menu: value})
     return {key: updates[key]["value"] for key in SETTINGS if "value" in updates.get(key, {})}
 
 

@@ -15,6 +15,7 @@ from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import TrainTab
 from training_pro.settings import presets
+from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
@@ -70,8 +71,17 @@ def test_an_existing_name_is_described_with_what_can_be_done(page, host):
         assert existing_name(page, name) == ("", [])
 
 
-def test_the_data_preview_does_not_replace_the_message_of_add_files(page, tmp_path):
+def test_the_data_preview_does_not_replace_the_message_of_add_files(page, host, tmp_path):
     (tmp_path / "photo.jpg").write_text("x")
+    (tmp_path / "own.txt").write_text("My own story.")
+    host.folders.examples.mkdir(exist_ok=True)
+    (host.folders.examples / "story.txt").write_text("The demo's story.")
+    demo = {**presets.DEMO, "add": [str(tmp_path / "own.txt")]}
+    added = page.press("add", "upload", **demo)  # the demo's settings go with its story
+    assert (added["data"]["value"], added["name"]["value"]) == (["own.txt"], "")
+    assert float(added["epochs"]["value"]) == SETTINGS["epochs"].default
+    added = page.press("add", "upload", **{**demo, "name": "mine"})
+    assert "epochs" not in added or "value" not in added["epochs"]
     added = page.press("add", "upload", add=[str(tmp_path / "photo.jpg")], data=["story.txt"])
     assert added["data"]["value"] == ["story.txt"]
     assert "photo.jpg can't be used as a dataset" in unescape(added["add-said"])
