@@ -87,6 +87,10 @@ class ModelCard:
         """The precision of the weights in memory: as loaded, otherwise the model's dtype (float32 on a CPU)."""
         if self.loading in BITS_OF_WEIGHTS:
             return self.loading
+        quantized = self.config.get("quantization_config") or {}
+        for bits in ("4bit", "8bit"):  # a folder with weights that are quantized already
+            if quantized.get(f"load_in_{bits}"):
+                return bits
         if not on_card:
             return "float32"
         dtype: Any = self.config.get("dtype") or self.config.get("torch_dtype") or "bfloat16"

@@ -221,7 +221,7 @@ class PeftEngine:
             job.log.append(Stage(text=f"llama.cpp is loading {name}"))
             served.attach(name, file, strength)
         else:
-            _refuse_without_torch(host)
+            host.loaded_model()  # refuses plainly, also without torch
             from .lora import adapter
 
             adapter.put_on(name, strength, host)
@@ -256,7 +256,7 @@ class PeftEngine:
         if (served := host.llama_cpp()) is not None:
             names = served.detach()
         else:
-            _refuse_without_torch(host)
+            host.loaded_model()
             from .lora import adapter
 
             names = adapter.take_off(host)

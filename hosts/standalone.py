@@ -39,6 +39,11 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 # Architectures whose head transformers ties to the embeddings although a GGUF file has one.
 TIED = ("falcon", "bloom")
+# Where the header does not say so, llama.cpp adds BOS with these (llama-vocab.cpp).
+ADDS_BOS = (
+    *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
+    *("tekken", "chameleon"),
+)
 LOADING_OPTIONS: Mapping[str, str] = {
     "auto": "auto (the model's data type; float32 on a CPU; a GGUF file stays packed)",
     "float32": "float32 (the most memory)",
@@ -283,6 +288,8 @@ class StandaloneHost:
             for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
                 if isinstance(token := getattr(config, key, None), int):
                     setattr(tokenizer, key, token)
+            if "tokenizer.ggml.add_bos_token" not in header and header.get("tokenizer.ggml.pre") in ADDS_BOS:
+                tokenizer.add_bos_token = True
         name = path.stem if is_gguf else Path(folder).resolve().name
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(
@@ -452,16 +459,16 @@ def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
     if on_gpu:
         torch.cuda.set_device(dist_env.local_rank())
     device_map = {"": dist_env.local_rank()} if on_gpu else {"": "cpu"}
+    # Older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them.
+    has_bf16 = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    half = torch.bfloat16 if has_bf16 else torch.float16
     if loading == "auto":
-        own = torch.bfloat16 if is_gguf else "auto"  # the config of a GGUF file has no data type
+        own = half if is_gguf else "auto"  # the config of a GGUF file has no data type
         return {"dtype": own if on_gpu else torch.float32, "device_map": device_map}
     if loading in ("float32", "bfloat16", "float16"):
         return {"dtype": getattr(torch, loading), "device_map": device_map}
     _require("bitsandbytes", f"to load a model as {loading}")
-    dtype = torch.float32  # of the weights that are not quantized
-    if on_gpu:  # older GPUs emulate bfloat16 through float32, without the units that make float16 fast on them
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        dtype = torch.bfloat16 if has_bf16 else torch.float16
+    dtype = half if on_gpu else torch.float32  # of the weights that are not quantized
     from transformers import BitsAndBytesConfig
 
     config = BitsAndBytesConfig(load_in_8bit=True)

@@ -27,7 +27,7 @@ from ..core.own_environment import own_environment
 from ..core.version import launch_command
 from . import memory
 from .llama_cpp import LlamaCppModel
-from .standalone import list_models, standalone_folders
+from .standalone import LOADING_OPTIONS, list_models, standalone_folders
 
 # Classes of models that the webui's other loaders make, and the names of these loaders.
 _CANNOT_TRAIN: Mapping[str, str] = {
@@ -44,7 +44,7 @@ _NEXT_CLICK = (
 class WebuiHost:
     """Lends the model in `modules.shared`; modules of the webui are imported inside methods."""
 
-    owns_process = False
+    owns_process, loadings = False, LOADING_OPTIONS
 
     def __init__(self) -> None:
         self._load_options: dict[str, Any] = {}
@@ -70,10 +70,15 @@ class WebuiHost:
         """The model in the models folder that the user wants to train; empty: the one that the host has loaded."""
         return str(read_json(self.folders.own_model, {}).get("model", ""))
 
-    def choose_model(self, name: str) -> None:
+    @property
+    def chosen_loading(self) -> str:
+        """How a process of its own loads the model."""
+        return str(read_json(self.folders.own_model, {}).get("loading", "auto"))
+
+    def choose_model(self, name: str, loading: str = "auto") -> None:
         if name:
             self._check_listed(name)
-        write_json(self.folders.own_model, {"model": name})
+        write_json(self.folders.own_model, {"model": name, "loading": loading})
 
     def _check_listed(self, name: str) -> None:
         if name not in self.models():
@@ -96,6 +101,7 @@ class WebuiHost:
         return OwnProcess(
             own_environment(folders).python,
             str(path),
+            self.chosen_loading,
             lend_memory=self._unload_meanwhile,
             unloads_chat=self.unloads_for_runs and shared.model is not None,
         )
@@ -158,6 +164,8 @@ class WebuiHost:
         shared = _shared()
         if _idle_unloaded(shared):
             self.load(shared.model_name, "")
+        if problem := _untrainable_reason(shared):  # `card` may be that of the model chosen for training
+            raise ModelError(problem)
         card = self.card()
         return LoadedModel(card, shared.model, tuple(shared.lora_names))
 

@@ -27,6 +27,7 @@ BOX_TYPES: Mapping[str, Any] = {
 }
 # Keys that a preset never sets, because they say what a run is about.
 EXCLUDED_KEYS = ("name", "data", "if_exists")
+DEFAULT_VALUES = {key: setting.default for key, setting in SETTINGS.items() if key not in EXCLUDED_KEYS}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...settings.definitions import SETTINGS
 from ...train_utils import size
 from ..checks import is_offloaded
 from ..lora import adapter
-from .safe_save import save_model
+from .safe_save import save_model, save_tokenizer
 
 ADAPTER = "merged"
 # Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them.
@@ -71,7 +71,7 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
             inner.mkdir(parents=True)
             _save(base, weights, inner, request.shard_size or SETTINGS["shard_size"].default)
             with adapter.translate_write_errors():
-                card.tokenizer.save_pretrained(inner)
+                save_tokenizer(card, base, inner)
             if out.is_dir():
                 out.rmdir()  # it is empty
             move_new_folder(inner, out)

@@ -16,7 +16,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ...core.errors import SavingError, first_line
 from ...core.files import is_disk_full, write_error_reason
-from ...core.host import Folders, Host
+from ...core.host import Folders, Host, ModelCard
 from ...core.jobs import Advice, EventLog, Job, Note, Request, RunPlanned
 from ...records.folder import RunFolder, loras
 from ...settings.definitions import TrainingSettings
@@ -30,6 +30,11 @@ PAUSE_SECONDS = 1.0
 # Hours of training are in memory, so that nothing but the user ends the attempts.
 RETRY_SECONDS = 10.0
 RESCUE_FOLDER = "rescued"
+
+TOKENIZER_FILES = (
+    *("tokenizer*", "*.model", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template*", "*processor_config.json"),
+)
 
 
 def save_with_fallbacks(folder: RunFolder, folders: Folders, write: WriteFn, job: Job) -> RunFolder:
@@ -118,6 +123,17 @@ def unload_if_trained(settings: TrainingSettings, host: Host, job: Job) -> Itera
             job.log.append(Note(text=f"{unloaded} {again}"))
 
 
+def save_tokenizer(card: ModelCard, base: Any, folder: Path) -> None:
+    """Copy the tokenizer as it is: llama.cpp's converter can't read all that transformers 5 writes."""
+    own = Path(str(getattr(base, "name_or_path", "") or folder))
+    files = {file for pattern in TOKENIZER_FILES for file in own.glob(pattern) if file.is_file()}
+    if card.tokenizer_name or card.given_name.endswith(".gguf") or not any("token" in file.name for file in files):
+        card.tokenizer.save_pretrained(folder)
+        return
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+
+
 def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     """Save the result of a run: the LoRA, or the model in shards with its tokenizer."""
     if not run.settings.lora.whole_model:
@@ -129,6 +145,6 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     try:
         with adapter.translate_write_errors():
             save_model(model, folder, max_shard_size=run.settings.machine.shard_size)
-            run.card.tokenizer.save_pretrained(folder)
+            save_tokenizer(run.card, model, folder)
     finally:
         model.config.use_cache = use_cache

@@ -49,11 +49,15 @@ class TargetHost(Host, Protocol):
     """A host that lends the model that it has loaded, or names another one for a process of its own."""
 
     unloads_for_runs: bool
+    loadings: Mapping[str, str]
 
     @property
     def chosen_model(self) -> str: ...
 
-    def choose_model(self, name: str) -> None: ...
+    @property
+    def chosen_loading(self) -> str: ...
+
+    def choose_model(self, name: str, loading: str = "auto") -> None: ...
 
 
 def draw_tab(context: PageContext) -> None:
@@ -141,29 +145,35 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
     """Draw what is trained: the model that the webui has loaded, or any in its models folder."""
     with gr.Row():
         menu = gr.Dropdown([], label="What to train", elem_id="tp-target", min_width=300)
+        precisions = [(label, value) for value, label in host.loadings.items()]
+        loading_menu = gr.Dropdown(
+            precisions, value="auto", label="Load as", elem_id="tp-target-loading", min_width=200
+        )
         unloads = gr.Checkbox(label=UNLOAD_LABEL, elem_id="tp-unload", min_width=300)
     said = gr.HTML(elem_id="tp-target-said", elem_classes="tp-said")
 
-    def show() -> tuple[Any, Any]:
+    def show() -> tuple[Any, Any, Any]:
         # The models folder can be another one by now: the webui has a picker for it.
         names, own = host.models(), host.own_process
         if host.chosen_model not in ("", *names):  # Gradio refuses a value that it does not offer
             names = [*names, host.chosen_model]
         choices = [(LOADED_MODEL, ""), *((name, name) for name in names)]
-        return gr.update(choices=choices, value=host.chosen_model), gr.update(
-            value=host.unloads_for_runs, visible=own is not None
+        return (
+            gr.update(choices=choices, value=host.chosen_model),
+            gr.update(value=host.chosen_loading, visible=own is not None),
+            gr.update(value=host.unloads_for_runs, visible=own is not None),
         )
 
-    def choose(name: str | None, is_unloading: bool) -> tuple[Any, Any, str]:
+    def choose(name: str | None, loading: str, is_unloading: bool) -> tuple[Any, Any, Any, str]:
         context.check_writable()
         if context.in_run:
             return *show(), markup.problem("A run is in progress. Choose another model when it has ended.")
-        host.choose_model(name or "")
+        host.choose_model(name or "", loading)
         host.unloads_for_runs = is_unloading
         return *show(), ""
 
-    inputs, what = [menu, unloads], "Choosing the model"
-    add_handler([menu.input, unloads.input], choose, inputs, [*inputs, said], what=what)
+    inputs, what = [menu, loading_menu, unloads], "Choosing the model"
+    add_handler([part.input for part in inputs], choose, inputs, [*inputs, said], what=what)
     add_handler([page_load(), menu.focus], show, None, inputs, what=what)
 
 

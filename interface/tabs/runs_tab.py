@@ -16,10 +16,9 @@ from ...core.own_environment import State, own_environment
 from ...records.folder import PARAMETERS, LoraEntry, inventory
 from ...records.remote import read_progress
 from ...records.report import write_missing_report
-from ...settings import files
+from ...settings import files, presets
 from ...train_utils import size
 from ..base import Form, PageContext, StopButton, add_handler, confirm_click, markup, refresh_choices
-from ..train.presets_panel import DEFAULT_VALUES
 from . import run_actions, run_list
 
 # An action on the disk: it gets the inputs of the tab, and returns its message.
@@ -225,7 +224,7 @@ class RunsTab:
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
             said = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
             message = markup.card("", markup.paragraph(said), mood="good")
-            return {status: message, **self._form.updates({**DEFAULT_VALUES, **loaded.values})}
+            return {status: message, **self._form.updates({**presets.DEFAULT_VALUES, **loaded.values})}
 
         add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)

@@ -26,7 +26,6 @@ from ..base import Form, PageContext, add_handler, markup, shown_value
 
 UNCHANGED, DEFAULTS, LORA_SETTINGS = "", "defaults", "trained"
 NEWEST_FIRST, BY_NAME = "newest", "name"
-DEFAULT_VALUES = {key: setting.default for key, setting in SETTINGS.items() if key not in presets.EXCLUDED_KEYS}
 
 
 class PresetsPanel:
@@ -123,15 +122,15 @@ class PresetsPanel:
         folders = self._context.host.folders
         values, note = {}, ""
         if kind == DEFAULTS:
-            values, note = DEFAULT_VALUES, "Reset to the defaults."
+            values, note = presets.DEFAULT_VALUES, "Reset to the defaults."
         elif kind == LORA_SETTINGS:
             folder = safe_paths.child(folders.loras, name, "LoRA")
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
-            values, note = {**DEFAULT_VALUES, **loaded.values}, " ".join(loaded.notes)
+            values, note = {**presets.DEFAULT_VALUES, **loaded.values}, " ".join(loaded.notes)
         elif kind in presets.KINDS:
             preset = presets.find_preset_of_kind(kind, name, folders.presets)
             # A preset of the user's own is a whole form, as a LoRA's settings; the others change what they name.
-            values = {**(DEFAULT_VALUES if kind == presets.OWN_KIND else {}), **preset.values}
+            values = {**(presets.DEFAULT_VALUES if kind == presets.OWN_KIND else {}), **preset.values}
             note = preset.description
         values = {k: v for k, v in values.items() if k not in presets.EXCLUDED_KEYS}
         invalid = {k: v for k, v in values.items() if k in SETTINGS and shown_value(SETTINGS[k], v) is None}
@@ -145,7 +144,7 @@ class PresetsPanel:
 
     def _describe_differences(self, inputs: Mapping[Any, Any]) -> str:
         values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}
-        changed = presets.describe_changes(DEFAULT_VALUES, values)
+        changed = presets.describe_changes(presets.DEFAULT_VALUES, values)
         return markup.bullets(changed) or markup.paragraph("All settings have their default values.", quiet=True)
 
     def _export(self, inputs: Mapping[Any, Any]) -> str:

@@ -26,7 +26,7 @@ from ..base import Form, PageContext, add_handler, confirm_click, load_script, m
 from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
 from . import data_menu
-from .presets_panel import DEFAULT_VALUES, PresetsPanel, ProbePanel, draw_layer_picker
+from .presets_panel import PresetsPanel, ProbePanel, draw_layer_picker
 from .setup_panel import SetupPanel
 
 RESULT = '<p>{} <span class="tp-quiet">{}</span></p>'
@@ -335,7 +335,9 @@ class TrainTab:
         chosen, own = [*before], dict[Any, Any]()
         message = self._context.run_disk_action(lambda folders: data_menu.add_files(folders, uploaded, chosen))
         if before == presets.DEMO["data"] != chosen[:1] and inputs[parts["name"]] == presets.DEMO["name"]:
-            own = self.form.updates({**DEFAULT_VALUES, "name": ""})  # the demo's settings are for its story
+            own = self.form.updates(
+                {**presets.DEFAULT_VALUES, "name": ""}
+            )  # the demo's settings are for its story
         data = gr.update(choices=data_menu.dataset_choices(self._context), value=chosen)
         return {**own, parts["data"]: data, self._add_message: message}
 

@@ -186,6 +186,15 @@ def test_a_lora_that_would_change_the_models_own_weights_is_refused(with_lora):
         with_lora.answer(with_lora.host(), prompt="Hello", lora="a")
 
 
+def test_a_lora_whose_layers_have_other_names_is_refused(with_lora):
+    """Such as that of a language model alone on one with images: PEFT would load none of it."""
+    file = with_lora.lora() / "adapter_model.safetensors"
+    weights = {key.replace("model.layers", "model.language_model.layers"): v for key, v in load_file(file).items()}
+    save_file(weights, file)
+    with pytest.raises(SavingError, match=r"of its weights have no place in it .*made for another model"):
+        with_lora.answer(with_lora.host(), prompt="Hello", lora="a")
+
+
 def test_a_message_is_formatted_as_in_the_training_of_the_lora(with_lora):
     host, prompt = with_lora.host(), with_lora.lora() / "training_prompt.json"
     written = {"kind": "format", "before": "Ask: ", "after": "\nSay:", "starts_with_bos": True}

@@ -14,6 +14,7 @@ from training_pro.core.engine import GgufRequest, MergeRequest
 from training_pro.core.errors import ModelError
 from training_pro.core.jobs import Job
 from training_pro.engine.peft_engine import PeftEngine
+from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.hosts.gguf_positions import complete_config
 from training_pro.hosts.standalone import StandaloneHost
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -22,7 +23,7 @@ gguf = pytest.importorskip("gguf")
 Q4 = gguf.GGMLQuantizationType.Q4_1
 
 
-def write_gguf(tiny, file, *, architecture="llama", parts=1, scaling=None, divisors=None):
+def write_gguf(tiny, file, *, architecture="llama", parts=1, scaling=None, divisors=None, pre=""):
     """Write the tiny model the way that llama.cpp converts it, with 4-bit weights; return those, dequantized."""
     config, tokens = json.loads((tiny / "config.json").read_text()), AutoTokenizer.from_pretrained(tiny)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -46,6 +47,8 @@ def write_gguf(tiny, file, *, architecture="llama", parts=1, scaling=None, divis
     bpe = json.loads(tokens.backend_tokenizer.to_str())
     words = sorted(tokens.get_vocab(), key=tokens.get_vocab().get)
     writer.add_tokenizer_model("gpt2")
+    if pre:
+        writer.add_tokenizer_pre(pre)
     writer.add_token_list(words)
     writer.add_token_types([3 if word in tokens.all_special_tokens else 1 for word in words])
     writer.add_token_merges([" ".join(pair) for pair in bpe["model"]["merges"]])
@@ -89,6 +92,14 @@ def test_a_gguf_file_is_unpacked_and_trains_like_any_model(place, tiny):
     ids = torch.arange(4, 24)[None]
     with torch.no_grad():
         assert torch.allclose(host.loaded_model().model(ids).logits, merged(ids).logits, atol=0.05)
+
+
+@pytest.mark.parametrize(("pre", "adds_bos"), [("llama-bpe", True), ("qwen2", False)])
+def test_bos_is_added_where_llama_cpp_adds_it_without_a_word_in_the_header(place, tiny, pre, adds_bos):
+    place.folders.models.mkdir(parents=True)
+    write_gguf(tiny, place.folders.models / "file.gguf", pre=pre)
+    tokenizer = StandaloneHost(place.folders, model="file.gguf").card().tokenizer
+    assert (make_working_tokenizer(tokenizer).bos == tokenizer.bos_token_id) == adds_bos
 
 
 def llama3_divisors(tiny, factor):

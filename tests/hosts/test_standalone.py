@@ -102,6 +102,7 @@ def test_on_cards_that_only_imitate_bfloat16_models_compute_in_float16(monkeypat
     )
     chosen = standalone._load_options("4bit")
     assert (chosen["dtype"], chosen["quantization_config"].bnb_4bit_compute_dtype) == (kind, kind)
+    assert standalone._load_options("auto", is_gguf=True)["dtype"] == kind
 
 
 def test_loading_another_one_lets_the_first_go_and_reads_its_files_again(own, copy, tiny):

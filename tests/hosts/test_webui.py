@@ -316,7 +316,8 @@ def test_llama_cpp_starts_again_with_a_lora_and_takes_another_strength_while_it_
 def test_a_chosen_model_that_is_gone_is_a_problem_and_not_replaced_by_the_chats(served):
     chosen = served.host.folders.models / "chosen.gguf"
     chosen.touch()
-    served.host.choose_model("chosen.gguf")
+    served.host.choose_model("chosen.gguf", "bfloat16")
+    assert served.host.own_process.loading == "bfloat16"
     assert problem() == "To train chosen.gguf, press 'Set up training' first."
     chosen.unlink()
     gone = f"chosen.gguf, chosen under 'What to train', is not in {chosen.parent}. Choose again."

@@ -55,6 +55,11 @@ def test_a_merged_model_gives_the_same_logits(place, tmp_path, settings):
     place.train(max_steps=2, **settings)
     assert_merged(place.host(), "a", tmp_path / "models" / "new")
     assert AutoTokenizer.from_pretrained(tmp_path / "models" / "new")("The keeper")["input_ids"]
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):  # as the model has them, not as transformers writes them
+        assert (tmp_path / "models" / "new" / name).read_bytes() == (place.tiny / name).read_bytes()
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["new"]
 
 
