@@ -95,7 +95,7 @@ def _figure(measure: Measure, points: Sequence[Point]) -> float:
         case "general_50":
             return forgotten_at_half(points)
         case "unseen":
-            return lowest_unseen(points)
+            return figure_of(best_on_unseen(points), "unseen_loss")
         case "copied":
             return figure_of(best_on_unseen(points), "copied")
 
@@ -104,20 +104,6 @@ def best_on_unseen(points: Sequence[Point]) -> Point:
     """The trained run with the lowest loss on unseen text; the untrained model if all diverged."""
     trained = [point for point in points[1:] if point.rise < math.inf]
     return min(trained, key=lambda point: figure_of(point, "unseen_loss"), default=points[0])
-
-
-def lowest_unseen(points: Sequence[Point]) -> float:
-    """The lowest loss on unseen text, on a parabola through the best rate and its neighbors, by logarithms.
-
-    Else the way that happens to have a rate near its best one would seem better.
-    """
-    best = points.index(best_on_unseen(points))
-    around = [point for point in points[1:][max(0, best - 2) : best + 1] if point.rise < math.inf]
-    losses = [figure_of(point, "unseen_loss") for point in around]
-    if len(around) < 3 or not losses[0] > losses[1] < losses[2]:
-        return figure_of(points[best], "unseen_loss")
-    square, slope, constant = np.polyfit([math.log(point.rate) for point in around], losses, 2)
-    return float(constant - slope**2 / (4 * square))
 
 
 def has_best_rate(frontiers: Collection[Sequence[Point]]) -> bool:

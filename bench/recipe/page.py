@@ -60,9 +60,10 @@ How to read it:
 - **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
   Its passages begin at the second word of random sentences, the same for all ways, and never where an example
   begins; those of recall **inside sentences** begin in the middle of one, because the windows of DEMENTOR begin at
-  every sentence. **Unseen text** is by the same author, or of the same kind. Its lowest loss is on a parabola
-  through the best rate and its two neighbors; a way whose best rate is the lowest or the highest of its rates has
-  no figure. **Copied** is the share of 8-word runs in freely written text that stand in the training text.
+  every sentence. **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best
+  of these rates, which lie a factor of two or more apart: a difference of some thousandths may be theirs. A way
+  whose best rate is the lowest or the highest of its rates has no figure. **Copied** is the share of 8-word runs
+  in freely written text that stand in the training text.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
   claimed only if its interval excludes 0. It takes at least {pairs} pairs. Seeds count in threes, when all texts

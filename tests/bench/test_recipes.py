@@ -191,29 +191,17 @@ def test_ways_are_read_where_they_forgot_equally_much():
     assert math.isnan(recipe.differences.rate_at(points, 0.9))
 
 
-def test_the_lowest_loss_on_unseen_text_lies_between_rates_and_has_no_figure_at_the_last_one():
+def test_the_lowest_loss_on_unseen_text_has_no_figure_where_the_best_rate_is_the_last_one():
     def frontier(*losses):
         points = points_of((0, 0.0), *((0.1 * n, 0.1) for n in range(len(losses))))
-        points = [point._replace(rate=2.0**n) for n, point in enumerate(points)]
-        return [
-            p._replace(result=replace(p.result, unseen_loss=y))
-            for p, y in zip(points, (4.0, *losses), strict=True)
-        ]
+        rows = zip(points, (4.0, *losses), strict=True)
+        return [point._replace(result=replace(point.result, unseen_loss=loss)) for point, loss in rows]
 
-    lowest = recipe.differences.lowest_unseen
-    parabola = [3.0 + 0.1 * (place - 2.3) ** 2 for place in (1, 2, 3, 4)]
-    assert lowest(frontier(*parabola)) == pytest.approx(3.0)
-    assert lowest(frontier(3.1, 3.2, 3.3)) == 3.1  # one pair may be best at the end, if the means are not
-    diverged = frontier(*parabola)
-    diverged[3] = diverged[3]._replace(rise=math.inf)
-    assert lowest(diverged) == parabola[1]
-    read, sure = (
-        recipe.differences.read_measure,
-        {("lane", 1): frontier(*parabola), ("lane", 2): frontier(*parabola)},
-    )
-    assert read("unseen", sure) == pytest.approx(dict.fromkeys(sure, 3.0))
-    edge = {**sure, ("lane", 1): frontier(2.0, 3.0, 4.0, 5.0)}
-    assert all(map(math.isnan, read("unseen", edge).values()))
+    read, known = recipe.differences.read_measure, {("lane", 1): frontier(3.2, 3.1, 3.3)}
+    known["lane", 2] = frontier(3.05, 3.1, 3.3)  # one pair may be best at the end, if the means are not
+    assert read("unseen", known) == {("lane", 1): 3.1, ("lane", 2): 3.05}
+    known["lane", 2] = frontier(2.8, 3.1, 3.3)
+    assert all(map(math.isnan, read("unseen", known).values()))
 
 
 def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
