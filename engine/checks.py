@@ -108,6 +108,9 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if shape and lora.rank > shape.hidden:
         larger = f"LoRA Rank {lora.rank} is larger than the model's hidden size ({shape.hidden})."
         yield problem("rank", f"{larger} A rank above that adds nothing. Use {shape.hidden} or less.")
+    if lora.train_head and card and card.packed:
+        loaded = "a GGUF model whose layers stay packed has no plain head to train"
+        yield problem("train_head", f"Train Head: {loaded}. Load it as float32 or bfloat16 (--load float32).")
     # A plain LoRA on all layers fits any model, and then no library is loaded. PEFT refuses dropout and DoRA on
     # experts that share one tensor.
     is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules

@@ -81,7 +81,7 @@ class ProcessEngine(PeftEngine):
 
     check = _in_worker(PeftEngine.check)
     check_start = _in_worker(PeftEngine.check_start)
-    probe = _in_worker(PeftEngine.probe)
+    _probe = _in_worker(PeftEngine.probe)
     layers = _in_worker(PeftEngine.layers)
     answer = _in_worker(PeftEngine.answer)
     perplexity = _in_worker(PeftEngine.perplexity)
@@ -131,6 +131,18 @@ class ProcessEngine(PeftEngine):
             text = f"{lost}: detached, because the chat's model was unloaded for the run. Attach it again."
             job.log.append(Advice(text=text))
         return ended
+
+    def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
+        """Try a step in the memory that the run will have, and free it before the chat's model comes back."""
+        target = host.own_process
+        if target is None or not target.unloads_chat:
+            return cast("JobEnded", self._probe(settings, host, job))
+        self.close()
+        with target.lend_memory():
+            try:
+                return cast("JobEnded", self._probe(settings, host, job))
+            finally:
+                self.close()
 
     def find_runs(self, session: Session, host: Host) -> None:
         """Follow a run again that a tab has started in a process of its own before this program was started."""

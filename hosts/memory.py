@@ -114,8 +114,11 @@ def read_memory(model: Any = None) -> DeviceMemory:
     if importlib.util.find_spec("psutil") is not None:
         import psutil
 
-        ram = psutil.virtual_memory()
-        return DeviceMemory("CPU", ram.total - ram.available, ram.total)
+        ram, own = psutil.virtual_memory(), psutil.Process().memory_info()
+        tensors = (*model.parameters(), *model.buffers()) if hasattr(model, "parameters") else ()
+        # Weights that are mapped from a file count as available already.
+        held = min(sum(t.numel() * t.element_size() for t in tensors), own.rss - getattr(own, "shared", 0))
+        return DeviceMemory("CPU", ram.total - ram.available, ram.total, held)
     return DeviceMemory("CPU", 0, 0)
 
 

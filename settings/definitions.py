@@ -989,6 +989,11 @@ class TrainingSettings:
         """The datasets that the run reads, each once."""
         return tuple(dict.fromkeys((*self.what.data, *self.aside.eval_data, *self.aside.exam)))
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a phase joins neighboring examples, so that a batch must be even."""
+        return self.switching.switch_pairs and self.steps.batching == "length_then_order"
+
     def with_name(self, name: str) -> TrainingSettings:
         """Return a copy with this name for the LoRA."""
         return replace(self, what=replace(self.what, name=name))

@@ -85,7 +85,7 @@ def _check_preferences(settings: TrainingSettings) -> Iterator[Finding]:
         yield problem("objective", f"Objective {name}: it {without}. Train a LoRA, or choose ORPO or SimPO.")
     if settings.rows.too_long == "split":
         yield problem("too_long", f"Rows over the cutoff: with {name}, a row can't be split. Drop or truncate it.")
-    if settings.switching.switch_pairs and settings.steps.batching == "length_then_order":
+    if settings.has_pairs:
         joined = "joins neighboring examples, and an example is already a pair of replies"
         yield problem("switch_pairs", f"Pair phase: it {joined}. Turn it off, or set Objective to Next token.")
     if settings.steps.batching == "not_known":
@@ -149,7 +149,8 @@ def _check_learning(settings: TrainingSettings) -> Iterator[Finding]:
             f"above the usual value ({usual_rate:g}), so training may diverge. Try a Learning Rate of "
             f"{max_rate / lora.lora_plus / 2:.0e}.",
         )
-    if settings.stopping.stop_at_loss >= USUAL_FIRST_LOSS:
+    first_losses = {"next_token": USUAL_FIRST_LOSS, "dpo": 0.69, "kto": 0.5}  # a preference run begins undecided
+    if settings.stopping.stop_at_loss >= first_losses.get(settings.preferences.objective, USUAL_FIRST_LOSS):
         yield advice(
             "stop_at_loss",
             f"Stop at loss {settings.stopping.stop_at_loss:g}: many models start near or below this loss, and "

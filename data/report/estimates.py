@@ -174,7 +174,8 @@ def fit_to_memory(model: MemoryModel, settings: TrainingSettings, scale: float =
     # Of the whole slowdown, half of the layers costs half, as a power: the factors of all changes are multiplied.
     checkpointing: list[tuple[float, dict[str, Any]]] = [(0.0, {})]
     checkpointing += [(0.5, {"gradient_checkpointing": "half"}), (1.0, {"gradient_checkpointing": "on"})]
-    divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % d == 0]
+    sizes_of_pairs = 2 if settings.has_pairs else 1
+    divisors = [d for d in range(1, steps.batch_size + 1) if steps.batch_size % (d * sizes_of_pairs) == 0]
     candidates = []
     for (recomputed, first), second, divisor in product(checkpointing, optimizers, divisors):
         slowdown = (
@@ -307,7 +308,10 @@ def estimate_disk(
         saved_steps = {*range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch), plan.steps}
     if every := interval_steps(saving.save_every, plan.steps):
         saved_steps.update(range(every, plan.steps + 1, every))
-    copies = min(len(saved_steps), saving.keep_checkpoints) + 1  # and the one being written
+    kept = min(len(saved_steps), saving.keep_checkpoints)
+    if saving.keep_best != "no" or saving.save_on_loss_drop:  # as many as there can be, and the best one
+        kept = saving.keep_checkpoints + (saving.keep_best != "no")
+    copies = kept + 1  # and the one being written
     copies += MAX_BACKUPS if saving.backup_minutes else 0
     slim = max(0, len(saved_steps) - saving.keep_checkpoints)
     parent = nearest_existing(folder)

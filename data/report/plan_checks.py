@@ -183,7 +183,8 @@ def suggest_settings(
         yield _keep("save_every", saving.save_every, why)
     elif min(plan.steps_per_epoch, plan.steps) > LONG_EPOCH_STEPS:
         why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
-        yield Suggestion("save_every", round(plan.steps_per_epoch / SAVES_PER_EPOCH, -2), why)
+        every = min(plan.steps_per_epoch, plan.steps) / SAVES_PER_EPOCH
+        yield Suggestion("save_every", round(every, -2), why)
     elif not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
         yield Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
     else:
@@ -204,7 +205,7 @@ def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryMod
         why = f"An epoch has {format_count(plan.batches, 'batch', 'batches')}."
         yield Suggestion("accumulation", plan.effective_accumulation, why)
     elif fitting:
-        smaller = 1 << (fitting.bit_length() - 1)
+        smaller = max(1 << (fitting.bit_length() - 1), 2 if settings.has_pairs else 1)
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
         why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
         yield Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
@@ -223,7 +224,8 @@ def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryMod
     needs_steps = (
         settings.text.chunking != "dementor" and settings.learning.learning_rate <= USUAL_RATES["lora"][-1]
     )
-    epochs = min(MAX_EPOCHS, -(-MIN_STEPS // plan.steps_per_epoch))
+    most = MANY_EPOCHS if plan.examples >= MANY_EXAMPLES else MAX_EPOCHS
+    epochs = min(most, -(-MIN_STEPS // plan.steps_per_epoch))
     if steps.max_steps:
         yield _keep("epochs", steps.epochs, f"'Max steps' ends the run after {_steps(plan.steps)}.")
     elif plan.steps < MIN_STEPS and needs_steps and epochs > steps.epochs:
@@ -262,9 +264,9 @@ def _suggest_learning(
     rate, method = learning.learning_rate, "full" if lora.whole_model else "lora"
     if settings.preferences.compares and not lora.whole_model:
         method = "preferences"
-    lowest, usual, highest = USUAL_RATES[method]
-    if not lora.whole_model:
-        highest /= max(1.0, lora.strength)
+    strength = 1.0 if lora.whole_model else max(1.0, lora.strength)
+    lowest, usual, highest = (each / strength for each in USUAL_RATES[method])
+    usual = float(f"{usual:.1g}")
     if rate > highest:
         why = f"{FORGETS if method == 'lora' else RATE_SOURCES[method]}."
         yield Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")

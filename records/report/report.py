@@ -17,7 +17,7 @@ from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
-from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples
+from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples, run_files
 from .charts import Mark, draw_curve, draw_exam, draw_recall_strip
 from .graph_file import read_evaluations, read_steps
 from .verdict import judge_run, read_verdict
@@ -79,7 +79,8 @@ def render_report(data: ReportData) -> str:
     steps, evaluations = read_steps(data.graph), read_evaluations(data.graph)
     recalls = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, jobs.RecallMeasured)]
     exams = [event for event in (*data.plan.earlier, *data.events) if isinstance(event, jobs.ExamAsked)]
-    recall = recalls[-1] if recalls else None
+    saved = run_files.trained_steps(data.log) or math.inf  # the run may have kept the weights of an earlier step
+    recall = next((event for event in reversed(recalls) if event.step <= saved), None)
     verdict = read_verdict(data.log)
     if not verdict and steps:  # the run broke off
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps

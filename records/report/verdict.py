@@ -240,16 +240,16 @@ def _judge_rise(
     else:
         text = f"The model became worse. The validation loss {rise}, and the training loss did not fall. "
         text += "Try a lower learning rate."
-    if kept and kept == best.step:
-        text += f" The saved LoRA is from step {kept}, before this rise."
+    if kept:
+        text += f" The saved LoRA is from step {kept}" + (", before this rise." if kept == best.step else ".")
     elif better:
         text += f" {better} is better."
-    elif best.step == 0:
+    if best.step == 0:
         text += " The validation loss was never lower than before the first step, so the model does better on the "
         text += "validation split without this LoRA."
-    else:
+    elif not kept and not better:
         text += f" No checkpoint near step {best.step} is left. To get one, train again and stop at that step."
-    return Verdict(kind, text, best.step, better)
+    return Verdict(kind, text, best.step, "" if kept else better)
 
 
 def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
@@ -257,6 +257,9 @@ def _judge_recall(recalls: Sequence[RecallMeasured]) -> Verdict:
     first, last = recalls[0], recalls[-1]
     before, after = first.learned.loss, last.learned.loss
     losses = f"the loss on passages of the training data went from {before:.4f} to {after:.4f}"
+    if after - before > MIN_CHANGE * before:
+        text = f"The model became worse: {losses}. Try a lower learning rate.{_describe_recall(recalls)}"
+        return Verdict("became worse", text, last.step)
     if before - after <= MIN_CHANGE * before:
         return Verdict("did not learn", f"The model did not learn (underfit): {losses}. {LEARN_MORE}", last.step)
     by_heart = last.gain - first.gain >= BY_HEART

@@ -32,6 +32,7 @@ def test_the_defaults_need_no_advice_but_data():
         ({"learning_rate": 5e-3, "method": "full"}, "Learning Rate 0.005 is far above the usual value (1e-05)"),
         ({"learning_rate": 2e-3, "lora_plus": 16}, "LoRA+ 16 raises the rate of the LoRA's B matrices to 0.032,"),
         ({"stop_at_loss": 5}, "Stop at loss 5: many models start near or below this loss"),
+        ({"stop_at_loss": 0.7, "objective": "dpo", "learning_rate": 2e-5}, "Stop at loss 0.7: many models start"),
     ],
 )
 def test_values_that_end_or_break_a_run_at_once_give_advice(values, said):

@@ -72,6 +72,8 @@ def test_the_cheapest_changes_are_chosen_and_the_product_stays():
     assert changes["batch_size"] * changes["accumulation"] == 16
     assert changes.keys() <= {"batch_size", "accumulation", "gradient_checkpointing", "optimizer"}
     assert model.fits(model.memory(apply_changes(requested, changes)))
+    pairs = settings(batch_size=6, gradient_checkpointing="off", batching="length_then_order", switch_pairs=True)
+    assert fit_to_memory(memory_model(16, "4bit"), pairs).get("batch_size", 2) % 2 == 0
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,7 @@ def test_a_checkpoint_of_an_eight_billion_model_is_a_gigabyte(tmp_path):
     # Three full checkpoints, the one being written, two backups, three slim ones and the LoRA.
     assert disk.most == pytest.approx(6 * disk.checkpoint + 4 * disk.made, rel=0.001)
     assert re.match(r"at most 7\.\d+ GB \(LoRA 336 MB, up to 6 checkpoints and backups of 1\.01 GB", disk.words())
+    assert estimate(tmp_path, epochs=6, keep_best="loss").full_copies == 7  # and the best one
     paged, plain = (estimate(tmp_path, optimizer=name) for name in ("paged_adamw_8bit", "adamw_8bit"))
     assert paged.checkpoint == plain.checkpoint
 

@@ -44,6 +44,10 @@ def changes(run: tuple) -> dict[str, object]:
         ({"examples": 3000, "save_every": 1}, {"save_every": 75}),
         ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
         ({"max_steps": 5}, {}),
+        ({"rslora": True}, {"learning_rate": 4e-5}),  # it acts 5.7 times as strongly
+        ({"rslora": True, "learning_rate": 4e-5}, {}),
+        ({"examples": 100_000, "max_steps": 1000}, {"save_every": 200, "rank": 64}),
+        ({"examples": 1000, "batch_size": 200, "epochs": 4, "save_each_epoch": False, "backup_minutes": 20}, {}),
     ],
 )
 def test_suggestions(values, expected):

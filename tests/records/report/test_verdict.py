@@ -36,6 +36,8 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 
 def test_the_better_checkpoint_is_one_that_still_exists():
     assert judged(FALLING, MEMORIZED, {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
+    kept = judged(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}, kept=8)  # by accuracy, say
+    assert kept.better == "" and "The saved LoRA is from step 8." in kept.text and "without this LoRA" in kept.text
     gone = judged(FALLING, MEMORIZED, {16: "checkpoint-16"})
     assert gone.better == "" and "No checkpoint near step 8 is left." in gone.text
 
@@ -103,6 +105,12 @@ def recall(step, share, loss, unseen):
         (0.83, 0.4, "learned by heart", "The model knows the training data by heart: the loss on passages"),
         (0.12, 2.1, "learned", "The model learned: the loss on passages of the training data went from 3.0000"),
         (0.02, 2.99, "did not learn", "The model did not learn (underfit): the loss on passages"),
+        (
+            0.02,
+            6.5,
+            "became worse",
+            "The model became worse: the loss on passages of the training data went from 3.0",
+        ),
     ],
 )
 def test_recall_tells_what_was_learned_beside_the_validation_losses_or_without_them(share, loss, kind, words):
