@@ -153,8 +153,10 @@ def split_rows(
     """
     by_row = [source.rows for source in sources]
     begins = [~source.follows & (np.diff(source.rows, prepend=-1) != 0) for source in sources]
-    if whole_conversations and any(s.has_conversations for s in sources) and sum(map(np.sum, begins)) > 1:
-        by_row = [np.cumsum(each) for each in begins]
+    has = [whole_conversations and source.has_conversations for source in sources]
+    if sum(int(each.sum()) for each, is_one in zip(begins, has, strict=True) if is_one) > 1:
+        of_both = zip(by_row, begins, has, strict=True)
+        by_row = [np.cumsum(each) if is_one else rows for rows, each, is_one in of_both]
     groups: list[tuple[int, Ints]] = []  # the file of each group, and its examples there
     for file, numbers in enumerate(by_row):
         parts = defaultdict[int, list[int]](list)

@@ -52,7 +52,7 @@ class Point(NamedTuple):
 def frontiers(question: Question, way: Way, done: Mapping[Key, Result], model: str) -> dict[Pair, list[Point]]:
     """For each text and seed the untrained model and the runs of a way, from the lowest rate to the highest.
 
-    Only those that have every rate of the way: else a way with more rates had more to choose from. And only
+    Only those that have every rate of the way: else a pair with more rates had more to choose from. And only
     seeds that all texts have, three at a time: whoever looks after each run stops at the luckiest. A run that
     diverged has risen without end: its model is damaged beyond figures.
     """
@@ -77,7 +77,7 @@ def _rise(run: Result, zero: Result) -> float:
 
 def read_measure(measure: Measure, frontiers: Mapping[Pair, Sequence[Point]]) -> dict[Pair, float]:
     """A figure of a way for each text and seed; not a number where it has none."""
-    if measure == "unseen" and not has_best_rate(frontiers.values()):
+    if measure in ("unseen", "copied") and not has_best_rate(frontiers.values()):
         return dict.fromkeys(frontiers, math.nan)
     return {pair: _figure(measure, points) for pair, points in frontiers.items()}
 

@@ -63,7 +63,7 @@ How to read it:
   every sentence. **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best
   of these rates, which lie a factor of two or more apart: a difference of some thousandths may be theirs. A way
   whose best rate is the lowest or the highest of its rates has no figure. **Copied** is the share of 8-word runs
-  in freely written text that stand in the training text.
+  in freely written text that stand in the training text, at that rate.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
   claimed only if its interval excludes 0. It takes at least {pairs} pairs. Seeds count in threes, when all texts

@@ -56,7 +56,7 @@ class Turn(NamedTuple):
 class TemplateLayout(NamedTuple):
     """The fixed texts that a template writes around the messages, and the order of the messages between them.
 
-    `around` counts the characters of these texts that belong to each message: spaces before it, its stop token.
+    `around` counts the characters of these texts that belong to each message: what a reply begins with, its stop.
     """
 
     pieces: list[str]
@@ -230,8 +230,11 @@ class ChatRenderer:
             cut = self.template.render(whole, chat.tools, opening=False).rstrip()
             if not called or not text.startswith(cut):
                 raise
+            opening = self.template.render(whole[:-1], chat.tools, opening=True)
+            if not text.startswith(opening):
+                raise
             stop = max((s for s in self.specials if s and cut.endswith(s)), key=len, default="")
-            start = end = len(cut) - len(stop)
+            return len(opening), len(cut) - len(stop)
         if chat.messages[number].role == "assistant":
             start = self._learned_from(whole[:-1], chat.tools, text, start)
         return start, end

@@ -284,7 +284,7 @@ class RowEncoder:
         """Write a chat or text with its learned spans; None where it has no marker or no reply."""
         marker, train_on, divisions = self._marker, self._train_on, tuple[int, ...]()
         if isinstance(content, Chat):
-            # Only where they are used: for some templates, finding the places takes two renderings per message.
+            # Only where they are used: for some templates, finding the places takes renderings per message.
             decides = any(message.learned is not None for message in content.messages)
             places = not marker and (decides or not self._learns_everything or any(self._limits))
             self.report.has_exchanges |= bool(content.later_questions) and not self._compares

@@ -33,7 +33,7 @@ RESCUE_FOLDER = "rescued"
 
 TOKENIZER_FILES = (
     *("tokenizer*", "*.model", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template*", "*processor_config.json"),
+    *("chat_template*", "*processor_config.json", "tekken.json", "*.tiktoken", "tokenization_*.py"),
 )
 
 

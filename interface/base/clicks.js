@@ -23,6 +23,7 @@
     const setting = document.querySelector("#tp-" + key);
     if (!document.querySelector("#tp-run")?.offsetParent) document.querySelector("#tp-tabs [role=tab]")?.click();
     setting?.style.setProperty("display", "block", "important");
+    setting?.closest("[id^=tp-row-]")?.style.setProperty("display", "flex", "important");
     if (setting?.offsetParent) {
       setting.scrollIntoView({ block: "center", behavior: "smooth" });
       setting.querySelector("input, textarea, select")?.focus({ preventScroll: true });

@@ -124,7 +124,9 @@ class RunButtons:
         own, defaults = {key: values[key] for key in LIVE_KEYS}, {key: SETTINGS[key].default for key in LIVE_KEYS}
         shown = context.live.of(context.running_job("training")) or presets.load_form(context.host.folders.form)
         before = {**defaults, **shown}
-        changes = {key: own[key] for key in presets.differing_keys(before, own) if key in own}
+        if not (changes := {key: own[key] for key in presets.differing_keys(before, own)}):
+            # What the form shows was not changed, and the run may have other rules: all of the form's are meant.
+            changes = own
         message = self._run_action(lambda control: change_live(control, lambda live: live.changed(changes)))
         context.live.values, context.live.job = own, context.session.latest("training")
         return message

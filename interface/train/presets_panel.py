@@ -81,7 +81,7 @@ class PresetsPanel:
         ):
             copy = partial(self._copy, menu, message)
             # Not `input`, which Gradio 6 also sends when the menu is left: later edits would be lost.
-            add_handler(menu.change, copy, {*form, menu}, [*components, message], what=what)
+            add_handler(menu.change, copy, {*form, menu}, [*components, menu, message], what=what)
         reset, outputs = partial(self._copy, None, self._menu_message), [*components, self._menu_message]
         add_handler(self._reset_button.click, reset, form, outputs, what="Reset to defaults")
         events, refill = [self._order.change, *refreshing], lambda order: gr.update(choices=self.choices(order))
@@ -118,6 +118,8 @@ class PresetsPanel:
         Name, data, and `if_exists` are kept.
         """
         choice = DEFAULTS if menu is None else inputs[menu] or UNCHANGED
+        if choice == UNCHANGED:  # as after each copy, so that the same entry can be chosen again
+            return {message: gr.update()}
         kind, _, name = choice.partition(":")
         folders = self._context.host.folders
         values, note = {}, ""
@@ -140,7 +142,8 @@ class PresetsPanel:
         if invalid:
             ignored = "; ".join(f"{SETTINGS[k].label} {v!r}" for k, v in invalid.items())
             report = f"{report.rstrip('.')}. Ignored, because these values are not valid: {ignored}."
-        return {**self._form.updates(valid), message: markup.paragraph(f"{note} {report}".strip(), quiet=True)}
+        said = markup.paragraph(f"{note} {report}".strip(), quiet=True)
+        return {**self._form.updates(valid), message: said, **({menu: UNCHANGED} if menu is not None else {})}
 
     def _describe_differences(self, inputs: Mapping[Any, Any]) -> str:
         values = {k: v for k, v in self._form.values(inputs).items() if k not in presets.EXCLUDED_KEYS}

@@ -169,7 +169,8 @@ class RunFolder:
             if self.start:
                 replaced = _checkpoints_after(self.path, self.start.step)
                 if self.finished()[0] > self.start.step:  # its last step may have no checkpoint
-                    replaced += loras.weight_files(self.path)
+                    weights = loras.weight_files(self.path)
+                    replaced += [file for file in weights if file.name not in run_files.RUN_FILES]
             name = f"{run_files.REPLACED_PREFIX}{datetime.date.today().isoformat()}"
             # A second run of the same day does not mix its backup with that of the first.
             backup = self.path / (loras.free_name(self.path, name) if (self.path / name).exists() else name)

@@ -145,10 +145,15 @@ CALLS = (
     ("written", "call"),
     [("call.arguments | tojson", '{"city": "Oslo"}'), ("'' + call.arguments", '{"city":"Oslo"}')],
 )
-@pytest.mark.parametrize("thought", ["", "<think></think>"])
-def test_a_tool_call_is_learned_up_to_its_stop_as_the_template_takes_it(tmp_path, written, call, thought):
+@pytest.mark.parametrize(("thought", "has_prompt"), [("", True), ("", False), ("<think></think>", True)])
+def test_a_tool_call_is_learned_up_to_its_stop_as_the_template_takes_it(
+    tmp_path, written, call, thought, has_prompt
+):
     """Also by a template that writes the last reply in another way, or refuses a result without its call."""
     template = CALLS.replace("ARGUMENTS", written).replace("THOUGHT", thought)
+    if not has_prompt:  # as Mistral's, whose replies have no header either
+        header = "{% if m.role != 'assistant' %}[{{ m.role }}]{% endif %}"
+        template = template.partition("{% if add_gen")[0].replace("<|im_start|>{{ m.role }}\n", header)
     tokenizer = with_template(family("ChatML").tokenizer, template.replace(STRICT if thought else "", ""))
     row = chat("How is it in Oslo?", "", "20 degrees.", "Warm.", system="Be brief.")
     row["messages"][2] |= {"content": None, "tool_calls": [{"name": "weather", "arguments": '{"city":"Oslo"}'}]}

@@ -108,6 +108,11 @@ def test_rows_are_split_whole_and_duplicates_stay_together(tmp_path):
     files = {f"d/{n}.jsonl": [chat(f"Q{n}", f"A{n}.")] for n in range(100)}  # a file for each row
     data = split_files(tmp_path / "c", files, eval_share=0.2, data=["d/:50"])
     assert (len(data.validation), len(data.examples), data.report.problems) == (20, 40, ())
+    # Conversations of two rows, beside rows that are of none.
+    talks = [chat(f"T{n}", f"B{n}.", conversation_id=f"c{n // 2}") for n in range(20)]
+    files = {"d/a.jsonl": talks, "d/b.jsonl": rows}
+    data = split_files(tmp_path / "d", files, data=["d/"], batching="length_then_order")
+    assert len(data.validation) in (11, 12, 13) and any("Q" in example.text for example in data.validation)
 
 
 def test_validation_data_of_their_own(tmp_path):

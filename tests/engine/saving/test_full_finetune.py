@@ -59,6 +59,7 @@ def test_it_is_a_model_of_its_own_and_the_base_is_unchanged_when_loaded_again(pl
     assert {"training_parameters.json", "tokenizer_config.json"} <= {path.name for path in folder.iterdir()}
     shards = list(folder.glob("*.safetensors"))  # no larger than asked
     assert len(shards) > 1 and all(path.stat().st_size < 250_000 for path in shards)
+    assert place.train(host, **FULL, resume="checkpoint-4-epoch-1").outcome == "finished"  # from before its end
 
 
 def test_a_crashed_run_is_listed_kept_without_what_a_kill_left_and_resumes_bit_for_bit(place, trained):
