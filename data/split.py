@@ -25,8 +25,8 @@ from .readers import LoadedText
 from .text import find_bounds, store_text
 from .unspaced import SPOKEN_WORD, WORD
 
-# A text with fewer sections is split inside them, so that a share of 5 % can be met.
-MIN_PARTS = 20
+# A text with fewer sections is split inside them, so that a share of 10 % can be met.
+MIN_PARTS = 10
 NGRAM_WORDS = 20
 RUN_WORDS = 8
 # Of phrases, in words; and how many times as often as the author a model has one that it overuses.
@@ -60,7 +60,7 @@ def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> 
 
 
 class TextPart(NamedTuple):
-    """A section, or about a twentieth of a short text, by its position; the hard cuts after it belong to it."""
+    """A section, or about a tenth of a short text, by its position; the hard cuts after it belong to it."""
 
     file: int
     start: int
@@ -84,7 +84,7 @@ def split_texts(
                 parts.append(TextPart(number, start, end, True))
                 start = end
     if len(parts) < MIN_PARTS:
-        # Sections are split into parts of about a twentieth of all of them.
+        # Sections are split into parts of about a tenth of all of them.
         sections, parts = parts, []
         size = sum(section.end - section.start for section in sections) / MIN_PARTS
         for number, loaded in enumerate(texts):

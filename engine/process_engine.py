@@ -136,11 +136,11 @@ class ProcessEngine(PeftEngine):
         """Try a step in the memory that the run will have, and free it before the chat's model comes back."""
         target = host.own_process
         if target is None or not target.unloads_chat:
-            return cast("JobEnded", self._probe(settings, host, job))
+            return self._probe(settings, host, job)
         self.close()
         with target.lend_memory():
             try:
-                return cast("JobEnded", self._probe(settings, host, job))
+                return self._probe(settings, host, job)
             finally:
                 self.close()
 

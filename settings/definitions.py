@@ -379,8 +379,8 @@ class EvaluationSettings:
         0.0,
         "Validation split",
         "Share of the dataset to use for validation instead of training. For example, 0.05 is 5%. The run "
-        "selects whole sections and rows at random, based on the data seed; a text with fewer than 20 sections is "
-        "divided inside them. 0 turns this off.",
+        "selects whole sections and rows at random, based on the data seed. Of a text with fewer than ten "
+        "sections, it is at least about a tenth. 0 turns this off.",
         bounds=(0, 0.99),
     )
     eval_every: float = integer(

@@ -142,7 +142,8 @@ def _of_whole_run(
         free=max(0, memory_model.free - estimate.weights) if memory_model.free else 0,
     )
     if not memory_model.on_card or not measured.peak:
-        return event if event.fits else replace(event, fitting=fit_to_memory(memory_model, settings, 1.0))
+        fitting = {} if event.fits else fit_to_memory(memory_model, settings) or event.fitting
+        return replace(event, fitting=fitting)
     # Other batches are estimated by the same ratio of measured to estimated activations.
     scale = max(0.1, (measured.peak - estimate.gradients) / max(1, estimate.activations + estimate.head))
     largest = max(event.largest_batch, largest_batch(memory_model, settings, scale))

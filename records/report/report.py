@@ -41,7 +41,7 @@ class ReportData:
     ended: jobs.JobEnded
     graph: Sequence[Mapping[str, Any]]
     samples: Sequence[jobs.SampleGenerated] = ()
-    log: Mapping[str, Any] = field(default_factory=dict)
+    log: run_files.RunLog = field(default_factory=run_files.RunLog)
     lora: LoraEntry | None = None
 
     @property

@@ -73,7 +73,7 @@ def test_shared_passages_are_found_and_told(tmp_path):
 
 
 def test_nothing_of_the_text_is_lost():
-    text = book(24)
+    text = book(12)
     sides = split_text(text, 0.2)
     assert "".join(sorted((part.text for side in sides for part in side), key=text.index)) == text
     assert not any(part.open_end for side in sides for part in side)
