@@ -24,6 +24,7 @@ from .differences import (
     Difference,
     Pair,
     Point,
+    best_on_unseen,
     compare,
     figure_of,
     frontiers,
@@ -195,8 +196,7 @@ def _waiting(given: Sequence[Answer]) -> list[str]:
     for question in QUESTIONS.values():
         names = known.get(question.name, set())
         if ways := [way.name for way in question.ways if way.name not in names]:
-            line = f"- {question.words}" + (f" Ways: {', '.join(ways)}." if names else "")
-            lines.append(textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+            lines.append(_bullet(question.words + (f" Ways: {', '.join(ways)}." if names else "")))
     return [*lines, ""] if lines[2:] else []
 
 
@@ -221,8 +221,11 @@ def _sizes(results: Sequence[Result], sizes: Mapping[str, Mapping[str, int]], mo
 def _said(each: Answer) -> list[str]:
     """What is claimed, rendered from records alone; then what is not told apart, and what would have been."""
     question, base = each.question, each.question.ways[0].name
-    lines = [f"- {sentence(difference)}" for difference in each.differences if difference.is_told]
-    lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    lines = [_bullet(sentence(difference)) for difference in each.differences if difference.is_told]
+    if len(question.ways) == 1:
+        best = Counter(best_on_unseen(points).rate for points in each.frontiers[base].values())
+        counts = [f"at {rate:g} in {count} of {best.total()} pairs" for rate, count in sorted(best.items())]
+        lines.append(_bullet(f"Loss on unseen text is lowest {', '.join(counts)} of text and seed."))
     if len(question.ways) > 1 and not each.differences:
         lines.append(f"- With {len(each.pairs)} pairs, nothing is told apart: it takes {MIN_PAIRS}.")
     unsure = [difference for difference in each.differences if not difference.is_told]
@@ -232,10 +235,14 @@ def _said(each: Answer) -> list[str]:
             names = ", ".join(f"{each.way} (above it in {each.above} of {each.pairs} pairs)" for each in same)
             size = _number(measure, statistics.median(difference.smallest for difference in same))
             unit = " points" if measure in SHARES else ""
-            text = f"- Not told apart from **{base}** by {UNITS[measure]}: {names}."
+            text = f"Not told apart from **{base}** by {UNITS[measure]}: {names}."
             text += f" A mean difference of more than {size}{unit} would have been told."
-            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+            lines.append(_bullet(text))
     return lines
+
+
+def _bullet(text: str) -> str:
+    return textwrap.fill(f"- {text}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _table(each: Answer) -> list[str]:
