@@ -28,13 +28,13 @@ MIN_PAIRS = 6
 SEEDS_AT_ONCE = 3
 RESAMPLES, CHANCE = 4000, 0.05
 UNITS: Mapping[Measure, str] = {
-    "recall_01": "recall where general loss has risen by 0.1",
-    "recall_03": "recall where general loss has risen by 0.3",
-    "inside_03": "recall inside sentences where general loss has risen by 0.3",
+    "recall_01": "recall with a rise of general loss of at most 0.1",
+    "recall_03": "recall with a rise of general loss of at most 0.3",
+    "inside_03": "recall inside sentences with a rise of general loss of at most 0.3",
     "general_50": "general loss where recall is 50%",
     "unseen": "lowest loss on unseen text",
     "copied": "copied where unseen text is best",
-    "answers_03": "questions answered where general loss has risen by 0.3",
+    "answers_03": "questions answered with a rise of general loss of at most 0.3",
 }
 SHARES: frozenset[Measure] = frozenset({"recall_01", "recall_03", "inside_03", "copied", "answers_03"})
 Pair = tuple[str, int]
@@ -77,7 +77,9 @@ def _rise(run: Result, zero: Result) -> float:
 
 def read_measure(measure: Measure, frontiers: Mapping[Pair, Sequence[Point]]) -> dict[Pair, float]:
     """A figure of a way for each text and seed; not a number where it has none."""
-    if measure in ("unseen", "copied") and not has_best_rate(frontiers.values()):
+    texts = {text for text, _ in frontiers}
+    by_text = [[points for pair, points in frontiers.items() if pair[0] == text] for text in texts]
+    if measure in ("unseen", "copied") and not all(map(has_best_rate, by_text)):
         return dict.fromkeys(frontiers, math.nan)
     return {pair: _figure(measure, points) for pair, points in frontiers.items()}
 
@@ -177,6 +179,8 @@ class Difference(NamedTuple):
     high: float
     above: int
     """Pairs in which the way has the larger figure."""
+    by_text: dict[str, float]
+    """The mean difference of each text."""
 
     @property
     def is_told(self) -> bool:
@@ -204,7 +208,7 @@ def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pa
     for way in others:
         for measure in question.measures:
             known = paired(values[base][measure], values[way][measure])
-            if len(known) >= MIN_PAIRS:
+            if len(known) >= MIN_PAIRS and any(known.values()):  # where nothing is copied, nothing is compared
                 rows.append((way, measure, known))
     # Resampled together, so all of them need the same pairs.
     pairs = sorted(set.intersection(*(set(known) for *_, known in rows))) if rows else []
@@ -213,9 +217,16 @@ def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pa
     differences = np.array([[known[pair] for pair in pairs] for *_, known in rows])
     means, (low, high), above = differences.mean(axis=1), intervals(differences), (differences > 0).sum(axis=1)
     return [
-        Difference(question.name, way, base, measure, len(pairs), *map(float, figures), above=int(count))
-        for (way, measure, _), *figures, count in zip(rows, means, low, high, above, strict=True)
+        Difference(
+            question.name, way, base, measure, len(pairs), *map(float, figures), int(count), _by_text(known)
+        )
+        for (way, measure, known), *figures, count in zip(rows, means, low, high, above, strict=True)
     ]
+
+
+def _by_text(known: Mapping[Pair, float]) -> dict[str, float]:
+    texts = sorted({text for text, _ in known})
+    return {text: statistics.fmean(value for pair, value in known.items() if pair[0] == text) for text in texts}
 
 
 def intervals(differences: Any, resamples: int = RESAMPLES) -> tuple[Any, Any]:

@@ -240,8 +240,8 @@ QUESTIONS: Mapping[str, Question] = {
             pictured=True,
             background="In one round of `data study`, the demo model wrote 613 notes. 57 passed the "
             "checks, 0.3 tokens for a token of text, and we judge 42 of them wrong. A LoRA with them "
-            "answered 1 of 68 questions, so a second round went to 67 passages: 45 of 324 notes passed, 40 wrong. "
-            "More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 passed, and of 50 of them "
+            "answered 1 of 68 questions at 8e-4, so a second round went to 67 passages: 45 of 324 notes passed, 40 "
+            "wrong. More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 passed, and of 50 of them "
             "we judge 44 wrong. 10 tokens, six more hours of writing, were not made. The questions by a person "
             "are one on each note; the exam asks about half of the notes in other words.",
         ),

@@ -52,6 +52,7 @@ def made_runs(question, recall_of, seeds=6, best=1):
     for text, (way, place, rate), seed in product(question.texts, rated, range(1, seeds + 1)):
         run = recipe.questions.Run(text, way, rate, seed)
         figures = {"recall": recall_of(way.name, place, text, seed), "general_loss": 3.7 + 0.2 * place}
+        figures["inside_recall"] = 0.2 + noise("inside", way.name, place, text, seed)
         made.append(result_of(run, unseen_loss=3.6 + 0.1 * abs(place - best), **figures))
     return made
 
@@ -200,7 +201,7 @@ def test_the_lowest_loss_on_unseen_text_has_no_figure_where_the_best_rate_is_the
     read, known = recipe.differences.read_measure, {("lane", 1): frontier(3.2, 3.1, 3.3)}
     known["lane", 2] = frontier(3.05, 3.1, 3.3)  # one pair may be best at the end, if the means are not
     assert read("unseen", known) == {("lane", 1): 3.1, ("lane", 2): 3.05}
-    known["lane", 2] = frontier(2.8, 3.1, 3.3)
+    known["taylor", 1] = frontier(3.0, 3.1, 3.3)  # each text by itself
     assert all(map(math.isnan, read("unseen", known).values()))
 
 
@@ -259,12 +260,12 @@ def test_the_page_claims_what_the_records_bear_and_nothing_else():
     borne = {claim["claim"] for claim in recipe.page.claims(made)}
     text = " ".join(page.split())
     assert borne and all(claim in text for claim in borne)
-    claimed = re.findall(r"\*\*[^*]+\*\* has a (?:higher|lower) .*? pairs\)\.", text)
+    claimed = re.findall(r"\*\*[^*]+\*\* has a (?:higher|lower) .*? pairs; [^)]*\)\.", text)
     assert set(claimed) <= borne
     rest = text.partition("| --- |")[2].replace(QUESTIONS["epochs"].words, "")
     assert not re.search(r"(?<!has a )\b(higher|lower|better|worse)\b", rest)
     assert (
-        "Not told apart from **blocks** by recall inside sentences where general loss has risen by 0.3: DE" in text
+        "Not told apart from **blocks** by recall inside sentences with a rise of general loss of at most" in text
     )
     assert "## What waits for more runs" in text and "- Which schedule?" in text  # waits for runs
     assert "![" in page and "(pictures/a.svg)" in page
