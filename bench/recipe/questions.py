@@ -115,7 +115,7 @@ def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
 
 DEMENTOR: Mapping[str, object] = {"chunking": "dementor", "dementor_repeats": 0}
 SCHEDULES: Mapping[str, tuple[float, ...]] = {
-    "cosine": (), "FP_low_epoch_annealing": (), "constant": LOWER_RATES, "linear": (),
+    "cosine": (), "FP_low_epoch_annealing": (), "constant": (5e-5, *LOWER_RATES), "linear": (),
     "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": LOWER_RATES,
 }  # fmt: skip
 """And their own rates."""
@@ -240,10 +240,10 @@ QUESTIONS: Mapping[str, Question] = {
             pictured=True,
             background="In one round of `data study`, the demo model wrote 613 notes. 57 passed the "
             "checks, 0.3 tokens for a token of text, and we judge 42 of them wrong. A LoRA with them "
-            "answered 1 of 68 questions at 8e-4, so a second round went to 67 passages: 45 of 324 notes passed, 40 "
-            "wrong. More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 passed, and of 50 of them "
-            "we judge 44 wrong. 10 tokens, six more hours of writing, were not made. The questions by a person "
-            "are one on each note; the exam asks about half of the notes in other words.",
+            "answered 1 of 68 questions at 8e-4, so a second round went to 67 passages: 45 of 324 notes "
+            "passed, 40 wrong. More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 "
+            "passed, and of 50 of them we judge 44 wrong. 10 tokens, six more hours of writing, were not "
+            "made. The questions by a person are one on each note; the exam asks about half of the notes in other words.",
         ),
         Question(
             "passes",
