@@ -243,7 +243,8 @@ QUESTIONS: Mapping[str, Question] = {
             "answered 1 of 68 questions at 8e-4, so a second round went to 67 passages: 45 of 324 notes "
             "passed, 40 wrong. More rounds, with links, gave 1 and 3 tokens: of the first 1,865 notes 242 "
             "passed, and of 50 of them we judge 44 wrong. 10 tokens, six more hours of writing, were not "
-            "made. The questions by a person are one on each note; the exam asks about half of the notes in other words.",
+            "made. The questions by a person are one on each note; the exam asks about half of the notes in "
+            "other words.",
         ),
         Question(
             "passes",
