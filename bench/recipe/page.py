@@ -16,6 +16,7 @@ import numpy as np
 
 from ...train_utils import format_count
 from .differences import (
+    GRID,
     LITTLE,
     MIN_PAIRS,
     MORE,
@@ -64,16 +65,16 @@ How to read it:
   Its passages begin at the second word of random sentences, the same for all ways, and never where an example
   begins (of chats: where replies begin); those of recall **inside sentences** begin in the middle of one, because
   the windows of DEMENTOR begin at every sentence. One passage of 48 is 2.1 points, and the intervals are for these
-  passages. **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best
-  of these rates, which lie a factor of two or more apart: a difference of some thousandths may be theirs. A way
-  whose best rate is the lowest or the highest of its rates has no figure. **Copied** is the share of 8-word runs
-  in freely written text that stand in the training text, at that rate.
+  passages.
+- **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best of these rates,
+  which lie a factor of two or more apart, so its intervals are wider by {grid}. A way whose best rate is the
+  lowest or the highest of its rates, in any text, has no figure. **Copied** is the share of 8-word runs in freely
+  written text that stand in the training text, at that rate.
 - Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
   of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
-  claimed only if its interval excludes 0. It takes at least {pairs} pairs. A true difference as large as the
-  smallest that would have been told is missed about half the time. Seeds count in threes, when all texts have
-  them. `python3 bench/recipes.py null` shows how often this rule claims
-  a difference where there is none.
+  claimed only if its interval excludes 0. It takes at least {pairs} pairs, and seeds count in threes, when all
+  texts have them. A true difference as large as the smallest that would have been told is missed about half the
+  time. `python3 bench/recipes.py null` shows how often this rule claims a difference where there is none.
 """
 UNKNOWN = """## What is not known
 
@@ -179,7 +180,7 @@ def page(
     given = [each for each in answers(results, model) if each.is_known]
     head = INTRODUCTION.format(
         runs=len([result for result in results if result.tokens]), model=model or "none yet", little=LITTLE,
-        more=MORE, pairs=MIN_PAIRS,
+        more=MORE, pairs=MIN_PAIRS, grid=GRID,
     )  # fmt: skip
     parts = [head, *_sizes(results, sizes, model)]
     for each in given:

@@ -216,7 +216,7 @@ def test_what_a_pass_that_ran_out_of_memory_left_is_freed_with_the_next_one():
         left = weakref.ref(rows)
         del rows
         seen = []
-        base.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(left()))  # before it computes its own
+        base.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(left()))  # before its own
         assert left() is not None
         model(input_ids=torch.ones(1, 2, dtype=torch.long))
         assert seen == [None]
