@@ -250,6 +250,7 @@ def test_what_cannot_be_trained_on_packed_layers_or_saved_as_gguf_is_said(place,
     for changes in ({"train_head": True}, {"method": "full"}):
         with pytest.raises((SettingsError, DataError), match=r"[Ll]oad (it|the model) "):
             place.train(host, name="b", **changes)
+        assert PeftEngine().check(place.settings(name="b", **changes), host).verdict == "not ready"
 
 
 def test_a_file_in_parts_is_one_model(place, tiny):

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from training_pro.core.errors import ModelError
+from training_pro.core.host import ModelCard
 from training_pro.hosts import standalone
 from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
 
@@ -103,6 +104,11 @@ def test_on_cards_that_only_imitate_bfloat16_models_compute_in_float16(monkeypat
     chosen = standalone._load_options("4bit")
     assert (chosen["dtype"], chosen["quantization_config"].bnb_4bit_compute_dtype) == (kind, kind)
     assert standalone._load_options("auto", is_gguf=True)["dtype"] == kind
+
+
+def test_weights_that_are_quantized_already_count_as_such():
+    card = ModelCard("a", {"quantization_config": {"load_in_4bit": True}, "dtype": "bfloat16"}, None, "auto")
+    assert card.weight_precision(on_card=True) == "4bit"
 
 
 def test_loading_another_one_lets_the_first_go_and_reads_its_files_again(own, copy, tiny):
