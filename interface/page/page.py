@@ -61,8 +61,9 @@ class TargetHost(Host, Protocol):
 
 
 def draw_tab(context: PageContext) -> None:
+    changes_setup: list[Any] = []  # events after which training may need an environment, or no longer has one
     if isinstance(context.host, TargetHost):
-        draw_target_menu(context.host, context)
+        changes_setup.append(draw_target_menu(context.host, context))
     # Without ids and a choice, Gradio 4.37 warns in the browser's console at each update of a tab. When that
     # version goes, delete `selected` and the ids.
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
@@ -81,7 +82,7 @@ def draw_tab(context: PageContext) -> None:
             stop_button.follow(train_tab.working)
         runs_tab.follow(train_tab.working)
         if train_tab.setup is not None:
-            train_tab.setup.follow_after(runs_tab.environment_removed)
+            train_tab.setup.follow_after(*changes_setup, runs_tab.environment_removed)
 
 
 def build_page(
@@ -141,8 +142,8 @@ def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Map
     return models_menu
 
 
-def draw_target_menu(host: TargetHost, context: PageContext) -> None:
-    """Draw what is trained: the model that the webui has loaded, or any in its models folder."""
+def draw_target_menu(host: TargetHost, context: PageContext) -> Any:
+    """Draw what is trained, the model that the webui has loaded or another one; return the event of the choice."""
     with gr.Row():
         menu = gr.Dropdown([], label="What to train", elem_id="tp-target", min_width=300)
         precisions = [(label, value) for value, label in host.loadings.items()]
@@ -173,8 +174,9 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> None:
         return *show(), ""
 
     inputs, what = [menu, loading_menu, unloads], "Choosing the model"
-    add_handler([part.input for part in inputs], choose, inputs, [*inputs, said], what=what)
+    chosen = add_handler([part.input for part in inputs], choose, inputs, [*inputs, said], what=what)
     add_handler([page_load(), menu.focus], show, None, inputs, what=what)
+    return chosen.then
 
 
 def describe_size(host: ModelPickerHost, name: str | None, loading: str) -> str:
