@@ -175,7 +175,15 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> Any:
 
     inputs, what = [menu, loading_menu, unloads], "Choosing the model"
     chosen = add_handler([part.input for part in inputs], choose, inputs, [*inputs, said], what=what)
-    add_handler([page_load(), menu.focus], show, None, inputs, what=what)
+    shown = gr.State()
+
+    def refresh(before: object) -> tuple[Any, ...]:
+        """What has changed: Gradio 4.37 hides all other entries of a menu that is filled anew while it is open."""
+        now = (host.models(), host.chosen_model, host.chosen_loading, host.unloads_for_runs)
+        return (*((gr.update(),) * 3 if now == before else show()), now)
+
+    for event in (page_load(), menu.focus, chosen.then):
+        add_handler(event, refresh, shown, [*inputs, shown], what=what)
     return chosen.then
 
 
