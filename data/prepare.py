@@ -141,6 +141,7 @@ def prepare(
         made.add_validation(dataset)
     # One order for all: that of the datasets as the user listed them, then that of their files.
     examples, validation = Examples.join(made.learned), Examples.join(made.aside)
+    made.said += _undivided(made.undivided, validation)
     made.said += check_rules(settings, card, rules, longest_row(loaded))
     private = any(rows.report.private for dataset in (*loaded, *loaded_aside) for rows in dataset.rows)
     made.said += [note("data", PRIVATE)] * private
@@ -158,7 +159,8 @@ def prepare(
     memory = MemoryModel.of(card, examples, machine)
     checkpointing, alpha = resolve_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)
-    kinds = {"rows" if isinstance(source, RowSource) else "text" for source in examples.sources}
+    of_both = (*examples.sources, *validation.sources)
+    kinds = {"rows" if isinstance(source, RowSource) else "text" for source in of_both}
     kinds |= {"chats"} if private else set()
     on_cpu = machine is not None and machine.device.lower().startswith("cpu")
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
@@ -180,6 +182,7 @@ class _Making:
     learned: list[Examples] = field(default_factory=list)
     aside: list[Examples] = field(default_factory=list)
     reports: list[SourceReport] = field(default_factory=list)
+    undivided: list[str] = field(default_factory=list)  # datasets of which nothing could be held out
     said: list[Finding | Suggestion] = field(default_factory=list)
 
     def add_texts(self, dataset: LoadedDataset) -> None:
@@ -194,7 +197,7 @@ class _Making:
         self.learned.append(examples)
         self.aside.append(Examples(self.slice(data, held_out)))
         if share and not held_out:
-            self.said.append(_empty_split_problem(data.name))
+            self.undivided.append(data.name)
         notes = [text_note for text in dataset.texts for text_note in text.notes]
         whole = map_texts(sources)
         if rules.block_ends == "auto" and (by_lines := whole.parts_by_lines):
@@ -276,7 +279,7 @@ class _Making:
             )
             self.aside += [Examples([truncate_rows(each, cutoff, too_long, bos).source]) for each in held_out]
             if not any(map(len, held_out)):
-                self.said.append(_empty_split_problem(dataset.name))
+                self.undivided.append(dataset.name)
         truncated = [truncate_rows(source, cutoff, too_long, bos) for source in sources]
         picked = pick_examples([each.source for each in truncated], dataset.share, seed)
         for rows, source, own, short, numbers in zip(files, sources, decided, truncated, picked, strict=True):
@@ -297,28 +300,30 @@ class _Making:
         """Add a dataset of which all is validation data."""
         settings, name, share = self.context.settings, dataset.data.name, dataset.data.share
         self.said += [f for rows in dataset.rows for f in rows.findings if f.level == "problem"]
-        parts: list[Sequence[Source]] = [self.slice(dataset.data, dataset.texts)]
+        sources: list[Source] = [*self.slice(dataset.data, dataset.texts)]
         for rows in dataset.rows:
             too_long = settings.rows.too_long
             source, _ = preferences.apply_decisions(rows.source, self.decisions, with_dropped=self.with_dropped)
             truncated = truncate_rows(source, self.rules.cutoff, too_long, self.context.tokenizer.bos)
-            parts.append([truncated.source])
+            sources.append(truncated.source)
             report = replace(rows.report, too_long=truncated.too_long)
             for finding in _dropped_rows_problem(too_long, rows.source, report, self.rules):
                 self.said.append(advice("too_long", f"Evaluation dataset: {finding.text}"))
         seed = settings.what.order_seed
-        validation = Examples.join(Examples(part, pick_examples(part, share, seed)) for part in parts)
+        validation = Examples(sources, pick_examples(sources, share, seed))
         self.aside.append(validation)
         if not len(validation):
             left = f"Evaluation dataset: nothing of {name} is left to evaluate."
             self.said.append(problem("eval_data", f"{left} Raise the cutoff, or choose another one."))
 
 
-def _empty_split_problem(name: str) -> Finding:
-    return problem(
-        "eval_share",
-        f"{name} is too short for a validation split. Choose an Evaluation dataset, or set Validation split to 0.",
-    )
+def _undivided(names: Sequence[str], validation: Examples) -> Iterator[Finding]:
+    short = f"{', '.join(names)} {plural(len(names), 'is', 'are')} too short for a validation split"
+    if names and len(validation):
+        yield note("eval_share", f"{short}, so the model learns all of {plural(len(names), 'it', 'them')}.")
+    elif names:
+        remedy = "Choose an Evaluation dataset, or set Validation split to 0."
+        yield problem("eval_share", f"{short}. {remedy}")
 
 
 def _dropped_rows_problem(

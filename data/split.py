@@ -150,6 +150,8 @@ def split_rows(
     """Split the rows of a dataset's files into a training and a validation part; a row's examples stay together.
 
     With `whole_conversations`, the rows of a conversation stay together, too, if there are several conversations.
+    Of a single row, such as a chat whose replies are one example each, the last examples are held out: what leads
+    to an earlier reply has none of them.
     """
     by_row = [source.rows for source in sources]
     begins = [~source.follows & (np.diff(source.rows, prepend=-1) != 0) for source in sources]
@@ -163,8 +165,14 @@ def split_rows(
         for number, group in enumerate(numbers.tolist()):
             parts[group].append(number)
         groups += [(file, np.array(part, np.int64)) for part in parts.values()]
-    contents = [b"".join(sources[file].example(n).ids.tobytes() for n in part.tolist()) for file, part in groups]
-    chosen = choose_parts(contents, [len(part) for _, part in groups], share, dataset_rng(seed, name))
+    if len(groups) == 1 and len(groups[0][1]) > 1:
+        file, part = groups[0]
+        groups = [(file, half) for half in np.split(part, [-max(1, round(share * len(part)))])]
+        chosen = {1}
+    else:
+        of_group = ((sources[file], part.tolist()) for file, part in groups)
+        contents = [b"".join(source.example(n).ids.tobytes() for n in part) for source, part in of_group]
+        chosen = choose_parts(contents, [len(part) for _, part in groups], share, dataset_rng(seed, name))
     nothing = np.array([], np.int64)
     held_out = [
         np.sort(np.concatenate([nothing, *(groups[n][1] for n in chosen if groups[n][0] == file)]))

@@ -220,7 +220,7 @@ class RowSettings:
         "",
         "Train only after",
         "Train only on the part of a row after the first occurrence of this text, for example ### Response:. "
-        'This overrides "Train on". Rows that do not contain this text are dropped.',
+        'This overrides "Train on" and the "train" of messages. Rows that do not contain this text are dropped.',
         long=True,
     )
     too_long: str = choice(
@@ -277,7 +277,7 @@ class RowSettings:
     chat_context: bool = boolean(
         True,
         "Use the character's context",
-        "Start your TextGen chats with the context of the character as the system message, as TextGen does. If "
+        "Start your TextGen chats with the context of the character as the system message. If "
         "this is off, the LoRA learns the character without its context.",
     )
     chat_names: bool = boolean(

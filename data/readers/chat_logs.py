@@ -26,6 +26,7 @@ from .json_rows import MESSAGES_COLUMN, Row, Table, describe_value
 from .reader_process import MB
 
 SYSTEM_MESSAGES, TOOL_MESSAGES, THOUGHTS = "system messages", "tool messages", "thoughts"
+HIDDEN, NARRATED = "hidden messages", "narrator's messages"
 MAX_LOG_BYTES = 100 * MB  # years of one chat are some 10 MB, and JSON takes five times its size in memory
 NOTHING_SAID = "<|BEGIN-VISIBLE-CHAT|>"  # TextGen writes it as my side of a greeting
 MY_NAME, CHARACTER = "You", "AI"  # TextGen's own defaults, for logs that do not say who talks
@@ -240,10 +241,14 @@ def unpack_sillytavern(table: Table, _: Path, settings: TrainingSettings) -> Tab
         for row in table.rows():
             line, text = row.columns, row.columns.get("mes")
             left_out["damaged lines"] += bool(row.problem)
-            left_out[SYSTEM_MESSAGES] += line.get("is_system") is True
-            if not isinstance(text, str) or line.get("is_system") is True:  # the first line is about the chat
+            if not isinstance(text, str):  # the first line is about the chat
                 continue
             is_mine, extra = bool(line.get("is_user")), line.get("extra")
+            kind = extra.get("type") if isinstance(extra, dict) else None
+            if kind == "narrator" or line.get("is_system") is True:
+                # What the user has hidden with /hide has no type.
+                left_out[NARRATED if kind == "narrator" else SYSTEM_MESSAGES if kind else HIDDEN] += 1
+                continue
             names[not is_mine] = name = str(line.get("name"))
             if isinstance(extra, dict):
                 left_out[THOUGHTS] += bool(extra.get("reasoning"))

@@ -6,6 +6,7 @@ A reader returns the paragraphs of a file, and notes on the reading.
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -79,12 +80,15 @@ def join_paragraphs(
 ) -> tuple[str, int, tuple[tuple[int, int], ...]]:
     """Paragraphs joined by blank lines, and chapters by the hard cut; the text, its parts, and its menus."""
     filled: list[Paragraph] = []
-    cut = False
+    cut, blank, blanks_that_cut = False, 0, math.inf if hard_cut.strip("\n") else max(2, hard_cut.count("\n") - 1)
     for paragraph in paragraphs:
         cut = cut or paragraph.cut  # a cut before a blank paragraph moves to the next one
-        if paragraph.text.strip():
-            filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
-            cut = False
+        if not paragraph.text.strip():
+            blank += 1
+            continue
+        cut = cut or blank >= blanks_that_cut  # the author's own, as in a text file
+        filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))
+        cut, blank = False, 0
     # Chapters begin at the first level of heading that occurs more than once: a title alone divides nothing.
     levels = Counter(paragraph.level for paragraph in filled if paragraph.level)
     chapter_level = min((level for level, count in levels.items() if count > 1), default=0)

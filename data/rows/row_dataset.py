@@ -113,7 +113,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
         if not reasons and any(row.without_reply for row in table.rows()):
             lacks = "a reply from the assistant, so there is nothing to train on"
             if objective.compares:
-                lacks = "a reply with another version (regenerated, swiped or edited), so there are no preferences"
+                lacks = "a reply with another version (swiped, or in TextGen regenerated or edited)"
             reasons = [f"{name}: no conversation has {lacks}."]
         raise DataError(
             "\n".join(reasons) or f"{name} has no rows. Add rows to it, or remove it from the dataset."

@@ -222,6 +222,7 @@ def clean_dataset(dataset: Dataset, recipe: Recipe, refusals: Sequence[str], out
             pass
         return cleaner.result
     check_ending(out, dataset)
+    dataset.refuse_mixture()
     with new_files(out, out.with_name(out.name + unsupported.RECIPE_SUFFIX)) as (data, recipe_file):
         write_records(data, out.name, cleaner.kept(dataset.records()))
         if not cleaner.result.kept:

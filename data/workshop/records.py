@@ -109,7 +109,7 @@ class Dataset:
     def texts(self) -> list[LoadedText]:
         # A single file is what its reader says; of a folder, only the files of text are.
         files = dataset_index.dataset_files(self.path, dataset_index.TEXT_SUFFIXES)
-        if files == self._row_files or not files:
+        if set(files) <= set(self._row_files):
             return []
         settings = replace(TextSettings(), drop_boilerplate=self.drop_boilerplate)
         return read_texts(self.path, HARD_CUT, settings=settings)
@@ -129,6 +129,15 @@ class Dataset:
                     schema = None
             found.append((table, schema))
         return found
+
+    def refuse_mixture(self) -> None:
+        """A DataError where one file could not hold all of it: a file has rows of one kind."""
+        kinds = {schema.kind if schema else "unknown" for _, schema in self._tables} | (
+            {"text"} if self.texts else set()
+        )
+        if len(kinds) > 1:
+            name, found = self.path.name, ", ".join(sorted(kinds))
+            raise DataError(f"{name} has several kinds of files ({found}), which one file can't hold. Choose one.")
 
     @property
     def is_text(self) -> bool:

@@ -29,6 +29,7 @@ def split_dataset(dataset: Dataset, share: float, seed: int, folder: Path) -> Cl
         raise DataError(f"The validation part is {share:g}. It must be above 0 and below 1, such as 0.1.")
     result, ending = Cleaned(), ".txt" if dataset.is_text else ".jsonl"  # a run slices no rows
     names = [f"train{ending}", f"validation{ending}"]
+    dataset.refuse_mixture()
     with new_files(*(folder / name for name in names)) as (training, validation):
         groups, sizes = _find_groups(dataset, result)
         if len(set(groups)) < 2:

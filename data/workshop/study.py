@@ -321,6 +321,9 @@ class NoteBook:
         self._refusals, self._exam, self._is_exam = refusals, exam or Exam(), exam is None
         self.counts = Counter[int]()  # of notes, by passage
         self._seen = set[int]()
+        if path.suffix != ".jsonl":
+            raise DataError(f"{path.name}: notes and exams are rows. Choose a name with .jsonl.")
+        path.parent.mkdir(parents=True, exist_ok=True)
         written = path.read_bytes() if path.exists() else b""
         whole = written[: written.rfind(b"\n") + 1]
         tail = written[len(whole) :]

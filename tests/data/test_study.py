@@ -160,8 +160,10 @@ def test_every_passage_has_each_kind_before_the_next_round_and_links_share_a_nam
 
 
 def test_a_torn_line_is_cut_off_and_a_file_of_something_else_is_refused(tmp_path):
-    path = tmp_path / "notes.jsonl"
+    path = tmp_path / "new" / "notes.jsonl"
     task = Task(0, "questions", 0, [PART])
+    with pytest.raises(DataError, match=r"Choose a name with \.jsonl"):
+        NoteBook(tmp_path / "notes.txt", [PART])
     (note,) = read_notes(task, "Q: Who keeps the hut?\nA: Stoat", ended=True)
     NoteBook(path, [PART]).add([(task, note)])
     whole = path.read_bytes()

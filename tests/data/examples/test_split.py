@@ -119,6 +119,11 @@ def test_validation_data_of_their_own(tmp_path):
     files = {"rows.jsonl": [chat("A", "B."), chat("C", "D.")], "test.jsonl": [chat("E", "F."), chat("C", "D.")]}
     data = split_files(tmp_path, files, eval_data=["test.jsonl"], data=["rows.jsonl"], eval_share=0)
     assert (len(data.examples), len(data.validation)) == (2, 2)
+    several = {f"v/{n}.jsonl": [chat(f"Q{n}", f"A{n}.")] for n in range(20)}  # a share is one of all files
+    part = split_files(
+        tmp_path / "b", {**files, **several}, eval_data=["v/:10"], data=["rows.jsonl"], eval_share=0
+    )
+    assert len(part.validation) == 2
     (sentence,) = data.report.advice
     assert sentence.startswith("Validation data: 1 of its rows is also in the training data.")
 

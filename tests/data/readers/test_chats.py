@@ -301,7 +301,9 @@ def test_an_exported_run_takes_the_chats_and_the_character_along(folders, tmp_pa
 SILLY = [
     {"user_name": "unused", "character_name": "unused", "chat_metadata": {}},
     {"name": "Maren", "is_user": False, "is_system": False, "mes": "Hello {{user}}.", "swipes": ["Hello.", "Ho."]},
-    {"name": "System", "is_user": False, "is_system": True, "mes": "A note."},
+    {"name": "System", "is_user": False, "is_system": True, "mes": "A note.", "extra": {"type": "comment"}},
+    {"name": "System", "is_user": False, "is_system": False, "mes": "Rain.", "extra": {"type": "narrator"}},
+    {"name": "Maren", "is_user": False, "is_system": True, "mes": "Hidden."},
     {"name": "Jo", "is_user": True, "is_system": False, "mes": "Who are you?", "extra": {"image": "a.png"}},
     {"name": "Maren", "is_user": False, "mes": "A rower.", "swipes": ["Nobody.", "A rower."], "swipe_id": 1,
      "extra": {"reasoning": "Who am I?"}},
@@ -312,7 +314,8 @@ def test_a_file_of_sillytavern_is_one_conversation(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, SILLY)))
     greeting = {"role": "assistant", "content": "Hello You.", "train": False}
     assert conversations(path) == [[greeting, *messages("Who are you?", "A rower.")]]
-    assert counts(path) == {"system messages": 1, "thoughts": 1, "attachments": 1}
+    left_out = {"system messages": 1, "narrator's messages": 1, "hidden messages": 1}
+    assert counts(path) == {**left_out, "thoughts": 1, "attachments": 1}
     assert kept_and_swiped(path) == [("A rower.", "Nobody.")]
     with path.open("a") as file:
         file.write("\n" + json.dumps({"name": "Nils", "is_user": False, "mes": "And I?"}) + '\n{"name": "Ma')
@@ -473,6 +476,18 @@ def test_the_validation_split_never_divides_a_conversation(tmp_path):
     name = "WhatsApp Chat with Maren.txt"
     data = prepare_rows(tmp_path, family("ChatML"), {name: "\n".join(lines)}, eval_share=0.2)
     assert (len(data.examples), len(data.validation)) == (16, 4)
+
+
+def test_a_folder_of_several_kinds_is_looked_at_and_not_written_as_one_file(tmp_path):
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    write(folder / "WhatsApp Chat with Maren.txt", "10/03/2024, 18:20 - Jo: Hi\n10/03/2024, 18:21 - Maren: Ho")
+    write(folder / "b.jsonl", "\n".join(map(json.dumps, SILLY)))
+    assert len(list(Dataset(folder).records())) == 2
+    workshop.clean_dataset(Dataset(folder), workshop.Recipe(), (), tmp_path / "chats.jsonl")
+    write(folder / "notes.txt", "A text.")
+    with pytest.raises(DataError, match=r"several kinds of files \(chat, text\)"):
+        workshop.clean_dataset(Dataset(folder), workshop.Recipe(), (), tmp_path / "all.jsonl")
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="<{\r"), max_size=12)

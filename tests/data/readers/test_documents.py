@@ -143,9 +143,13 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
         cell.text = word
     inner = table.cell(1, 1).add_table(2, 1)
     inner.cell(0, 0).text, inner.cell(1, 0).text = "up", "down"
+    for text in ("", "c", "", "", "d"):  # two empty lines are the author's hard cut
+        document.add_paragraph(text)
     document.save(tmp_path / "a.docx")
-    expected = f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz up down"
+    expected = f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz up down\n\nc\n\nd"
     assert read_text(tmp_path / "a.docx") == expected
+    (own,) = load.read_texts(tmp_path / "a.docx", "\n\n\n")
+    assert str(own.text) == expected.replace(CUT, "\n\n\n").replace("c\n\nd", "c\n\n\nd")
 
 
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):

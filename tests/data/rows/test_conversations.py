@@ -122,6 +122,13 @@ def test_exchanges_of_one_chat_are_on_one_side_of_the_validation_split(tmp_path)
     sides = [{example.place for example in side} for side in (data.examples, data.validation)]
     assert not sides[0] & sides[1]
     assert (len(data.examples), len(data.validation)) == (48, 12)
+    # Of a single chat, the last replies; a chat of one reply beside it is learned.
+    texts = [text for turn in range(10) for text in (f"{turn}?", f"{turn}.")]
+    files = {"long.jsonl": [chat(*texts)], "short.jsonl": [chat("Who?", "I.")]}
+    data = prepare_rows(tmp_path / "b", CHATML, files, split_exchanges=True, eval_share=0.2)
+    assert ["8?" in data.validation[0].text, "9?" in data.validation[1].text] == [True, True]
+    assert (len(data.examples), len(data.validation)) == (9, 2) and data.report.problems == ()
+    assert "short.jsonl is too short for a validation split, so" in " ".join(data.report.notes)
 
 
 def test_a_conversation_is_on_one_side_of_the_validation_split_of_hybrid_batching(tmp_path):
