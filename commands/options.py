@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +20,7 @@ from ..core import dist_env
 from ..core.errors import ModelError, SavingError
 from ..core.files import safe_paths
 from ..core.host import Folders, Host
-from ..core.jobs import SESSION, Job, JobFn, JobKind, console
+from ..core.jobs import SESSION, Job, JobFn, JobKind, Note, Request, console
 from ..core.readable import quote
 from ..core.version import launch_command
 from ..data import dataset_index
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 # Ctrl+C, termination, a closed window and Ctrl+Break; no system has all of them.
 END_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+# torchrun sends the signal that it got to its processes again, at once or a moment later.
+FORWARDED_SIGNAL_SECONDS = 10
 JSON_LINES = "output one JSON object per line, with all figures"
 
 
@@ -146,14 +150,36 @@ def make_engine(args: argparse.Namespace) -> PeftEngine:
 
 
 def run_job(kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
-    """Run a job and print its events until it ends."""
+    """Run a job and print its events until it ends; Ctrl+C stops it."""
     job = SESSION.start(kind, title, host, work)
-    console.print_events(job, say, terminal())
+    with stop_on_signal(job):
+        console.print_events(job, say, terminal())
     return job
 
 
 def exit_code(job: Job) -> int:
     return 1 if job.end is None or job.end.outcome == "failed" else 0
+
+
+@contextmanager
+def stop_on_signal(job: Job, words: str = "Stopping", lost: str = "Stopped immediately.") -> Iterator[None]:
+    """Handle signals: the first one asks the job to stop, a second one exits at once."""
+    signal_times: list[float] = []
+
+    def handle_signal(number: int, frame: FrameType | None) -> None:
+        # The handler runs in the main thread, between two of its instructions.
+        # No print here: the signal may have interrupted one.
+        alone = dist_env.world_size() == 1
+        is_late = bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS
+        if job.control.asked(Request.STOP) and (alone or is_late):
+            os.write(2, f"{lost}\n".encode())
+            os._exit(1)  # a normal exit would abort, because the job's thread is inside torch
+        signal_times.append(time.monotonic())
+        job.control.ask(Request.STOP)
+        job.log.append(Note(text=f"{words}. Press Ctrl+C again to stop immediately."))
+
+    with handle_end_signals(handle_signal):
+        yield
 
 
 @contextmanager

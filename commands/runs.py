@@ -47,14 +47,20 @@ def run(arguments: Sequence[str]) -> int:
         parser.error(f"{action} needs the name of a LoRA.")
     folders = options.find_folders(args)
     if action:
-        _act(action, args.name or "", vars(args)[action], folders)
+        _act(action, args, folders)
     else:
         _list(args, folders)
     return 0
 
 
-def _act(action: str, name: str, value: str, folders: Folders) -> None:
+def _command(args: argparse.Namespace, words: str) -> str:
+    """A command to copy, which acts on the same folder."""
+    return f"{launch_command()} runs {words}" + (f' --user-data "{args.user_data}"' if args.user_data else "")
+
+
+def _act(action: str, args: argparse.Namespace, folders: Folders) -> None:
     """Carry out an action on the LoRA or checkpoint with this name, and say what was done."""
+    name, value = args.name or "", vars(args)[action]
     if action == "--clear-prepared":
         say(f"{size(arrow_store.clear_store(folders))} freed. The next run creates its cached datasets again.")
     elif action == "--empty-trash":
@@ -71,8 +77,8 @@ def _act(action: str, name: str, value: str, folders: Folders) -> None:
         deleted = trash.move_to_trash(name, folders)
         say(
             f"{name} is in the trash ({size(deleted.size)}).\n"
-            f"To restore it, run:  {launch_command()} runs {name} --restore\n"
-            f"To delete it permanently, run:  {launch_command()} runs {name} --empty-trash"
+            f"To restore it, run:  {_command(args, f'{name} --restore')}\n"
+            f"To delete it permanently, run:  {_command(args, f'{name} --empty-trash')}"
         )
     elif action == "--slim":
         folder = inventory.find_folder(name, folders)
@@ -144,9 +150,9 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
     if deleted and not args.name:
         names = ", ".join(dict.fromkeys(entry.name for entry in deleted))
         total = size(sum(entry.size for entry in deleted))
-        lines.append(f"In the trash: {names}, {total}. To empty the trash: {launch_command()} runs --empty-trash")
+        lines.append(f"In the trash: {names}, {total}. To empty the trash: {_command(args, '--empty-trash')}")
     if cached and not args.name:
-        command = f"{launch_command()} runs --clear-prepared"
+        command = _command(args, "--clear-prepared")
         lines.append(
             f"Cached datasets: {size(cached)}. To delete them: {command}. The next run creates them again."
         )

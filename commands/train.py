@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..core import dist_env
 from ..core.engine import Engine
 from ..core.errors import DataError, SettingsError, TrainingProError
 from ..core.host import Host
-from ..core.jobs import SESSION, Job, JobEnded, Note, Request, StartedFromQueue, Step, console
+from ..core.jobs import SESSION, Job, JobEnded, Request, StartedFromQueue, Step, console
 from ..data.dataset_index import dataset_name_at
 from ..records.folder import with_final_name
 from ..records.queue import start_problems
@@ -25,10 +21,10 @@ from ..settings import files, flags, parsing, presets
 from ..settings.definitions import TrainingSettings
 from ..settings.files import LoadedSettings
 from . import options
-from .options import handle_end_signals, say
+from .options import say
 
-# torchrun sends the signal that it got to its processes again, at once or a moment later.
-FORWARDED_SIGNAL_SECONDS = 10
+STOPPING = "Stopping after this step and saving a checkpoint"
+STOPPED = "Stopped immediately. Progress since the last checkpoint is lost."
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -122,7 +118,7 @@ def _train_one(
     if not resume:
         settings = with_final_name(settings, host.folders)
     job = SESSION.train(settings.what.name, host, work)
-    with _stop_on_signal(job):
+    with options.stop_on_signal(job, STOPPING, STOPPED):
         console.print_events(job, say, options.terminal())
     end = job.end
     if end and end.outcome == "stopped" and end.folder:
@@ -135,29 +131,6 @@ def _train_one(
     if end and end.outcome == "failed" and (end.details or begun) and not dist_env.is_main_process():
         print(f"Process {dist_env.rank()}: {end.text}\n{end.details}", file=sys.stderr)
     return job
-
-
-@contextmanager
-def _stop_on_signal(job: Job) -> Iterator[None]:
-    """Handle signals: the first one asks the run to stop, a second one exits at once."""
-    signal_times: list[float] = []
-
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        # The handler runs in the main thread, between two of its instructions.
-        # No print here: the signal may have interrupted one.
-        alone = dist_env.world_size() == 1
-        is_late = bool(signal_times) and time.monotonic() - signal_times[0] > FORWARDED_SIGNAL_SECONDS
-        if job.control.asked(Request.STOP) and (alone or is_late):
-            os.write(2, b"Stopped immediately. Progress since the last checkpoint is lost.\n")
-            os._exit(1)  # a normal exit would abort, because the training thread is inside torch
-        signal_times.append(time.monotonic())
-        job.control.ask(Request.STOP)
-        job.log.append(
-            Note(text="Stopping after this step and saving a checkpoint. Press Ctrl+C again to stop immediately.")
-        )
-
-    with handle_end_signals(handle_signal):
-        yield
 
 
 def _train_several(args: argparse.Namespace, host: Host) -> int:

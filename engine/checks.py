@@ -130,13 +130,13 @@ def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Ite
             from .lora import adapter
 
             adapter.refuse_shape_mismatch(settings.lora, folder.initial_lora)
-        yield from other_model_advice(folder, host.card())
+        yield from continued_advice(folder, settings, host.card())
     except TrainingProError as error:
         yield from (problem("name", line) for line in str(error).splitlines())
 
 
-def other_model_advice(folder: RunFolder, card: ModelCard) -> Iterator[Finding]:
-    """Yield how the model differs from that of the LoRA, or of the run, that is trained further."""
+def continued_advice(folder: RunFolder, settings: TrainingSettings, card: ModelCard) -> Iterator[Finding]:
+    """Yield how the model differs from that of what is trained further, and what preferences are compared with."""
     log, trained = read_log(folder.initial_lora or folder.path), f"{folder.name!r} was trained on"
     model, loading = log.get("base_model_name"), log.get("loaded_as")
     if folder.initial_lora and model and model != card.name:  # a resume is refused
@@ -145,6 +145,11 @@ def other_model_advice(folder: RunFolder, card: ModelCard) -> Iterator[Finding]:
     if folder.start and loading and loading != card.loading:
         text = f"{trained} the model loaded as {loading}, but it is now loaded as {card.loading}."
         yield advice("name", f"{text} To resume the same run, load it as before.")
+    if folder.initial_lora and settings.preferences.needs_reference:
+        name = settings.preferences.objective
+        text = f"Objective {name} compares with the model without any LoRA, also without {folder.name!r}."
+        remedy = "To begin from what that LoRA does, merge it into a model first, or choose ORPO or SimPO."
+        yield advice("objective", f"{text} {remedy}")
 
 
 def raise_problems(findings: Iterable[Finding]) -> None:

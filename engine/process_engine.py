@@ -68,7 +68,7 @@ def _in_worker(method: Method, *, gguf_loading: str = "") -> Method:
         if job is not None:
             job.log.append(Stage(text="Starting"))
         values = {name: value for name, value in given.items() if name not in ("self", "host", "job")}
-        if gguf_loading and target.model.endswith(".gguf"):
+        if gguf_loading and (target.model.endswith(".gguf") or target.loading in ("4bit", "8bit")):
             with engine.other_worker(replace(target, loading=gguf_loading), folders) as worker:
                 return worker.ask(method.__name__, values, job)
         return engine.worker(target, folders).ask(method.__name__, values, job)
@@ -182,6 +182,8 @@ class ProcessEngine(PeftEngine):
         with self._lock:
             if self._worker is None or self._worker.target != target or not self._worker.is_alive():
                 if self._worker is not None:
+                    if self._worker.jobs and self._worker.is_alive():
+                        raise BusyError("Another job uses a model now. Wait until it has ended, or stop it.")
                     self._worker.close()
                 self._worker = Worker(target, folders)
             return self._worker
@@ -217,6 +219,7 @@ class Worker:
         self._channel = Channel(self._process.stdout, self._process.stdin)
         self._answers: dict[int, SimpleQueue[tuple[str, Any]]] = {}
         self._lock, self._count, self._is_closed = threading.Lock(), 0, False
+        self.jobs = 0  # that it works on
         threading.Thread(target=self._receive, name="worker", daemon=True).start()
 
     def is_alive(self) -> bool:
@@ -233,6 +236,7 @@ class Worker:
             self._count += 1
             number, answers = self._count, SimpleQueue[tuple[str, Any]]()
             self._answers[number] = answers
+            self.jobs += job is not None
         has_stopped = False
         with suppress(OSError):  # it has ended, which is said below
             self._channel.send((number, method, given, job is not None))
@@ -255,6 +259,7 @@ class Worker:
                     job.log.append(value)
                 continue
             del self._answers[number]
+            self.jobs -= job is not None
             if kind == "result":
                 return value
             if kind == "crash":

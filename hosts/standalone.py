@@ -209,7 +209,7 @@ class StandaloneHost:
         if not name:
             choose = "Choose one and press Load model, or name it with --model."
             raise ModelError(f"No model is loaded. {choose} {self._available()}")
-        for path in (self.folders.models / name, Path(name)):
+        for path in (self.folders.models / name, Path(name).absolute()):
             if not path.is_file() and not (path / "config.json").is_file():
                 continue
             # Not one of several weight files, nor one without a config.

@@ -275,6 +275,8 @@ def _convert_steps(old: _OldFile, new: dict[str, Any], is_webui: bool) -> list[s
     warmup = _steps(old, "warmup_steps") or old.number("warmup_ratio") or 0
     new["schedule"] = "constant" if schedule == "constant_with_warmup" else schedule
     new["warmup_steps"] = 0 if schedule == "constant" else warmup
+    if 0 < new["warmup_steps"] < 1:
+        notes.append("Warmup Steps: a share is at most 100 steps here, and one epoch. For more, enter the steps.")
     if name := old.name("optimizer"):
         new["optimizer"] = "adamw_torch" if name in REMOVED_OPTIMIZERS else name
         if name in REMOVED_OPTIMIZERS:
@@ -327,7 +329,8 @@ def _convert_library_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         ours = RENAMED.get(key, key)
         is_off = value is False and ours not in SETTINGS
-        if key in ABOUT_THE_FILE or is_off or value in (None, {}, [], "", *AS_HERE.get(key, ())):
+        nothing = (None, {}, [], *[""] * (key not in SETTINGS), *AS_HERE.get(key, ()))
+        if key in ABOUT_THE_FILE or is_off or value in nothing:
             continue  # asks for nothing else than what a run does
         if key == BETAS and isinstance(value, list) and len(value) == 2:
             converted["adam_beta1"], converted["adam_beta2"] = value

@@ -26,8 +26,14 @@ BOX_TYPES: Mapping[str, Any] = {
     **{"whole": NUMBER, "number": NUMBER},
 }
 # Keys that a preset never sets, because they say what a run is about.
-EXCLUDED_KEYS = ("name", "data", "if_exists")
+EXCLUDED_KEYS = ("name", "data", "eval_data", "exam", "if_exists")
 DEFAULT_VALUES = {key: setting.default for key, setting in SETTINGS.items() if key not in EXCLUDED_KEYS}
+
+
+def copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a form takes from the settings of a run: not the answer that was for its LoRA."""
+    about = {key: SETTINGS[key].default for key in ("eval_data", "exam")}
+    return {**DEFAULT_VALUES, **about, **values, "if_exists": SETTINGS["if_exists"].default}
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
     if changed:
         raise SavingError(
             f"The run can't resume from {checkpoint.name}, because something has changed: {', '.join(changed)}. "
-            "Undo these changes, or start a new run."
+            "Undo these changes, or press 'Copy to a new LoRA' in the Runs tab (runs --as) and continue that one."
         )
 
 

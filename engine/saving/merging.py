@@ -16,7 +16,7 @@ from ...core.engine import MergeRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import PART_SUFFIX, move_new_folder, write_error_reason
 from ...core.host import Host, describe_precision, get_model_card
-from ...core.jobs import Job, JobEnded, Stage
+from ...core.jobs import Job, JobEnded, Request, Stage
 from ...records.folder import choose_output
 from ...settings.definitions import SETTINGS
 from ...train_utils import size
@@ -70,6 +70,8 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
         try:
             inner.mkdir(parents=True)
             _save(base, weights, inner, request.shard_size or SETTINGS["shard_size"].default)
+            if job.control.asked(Request.STOP):
+                return JobEnded(outcome="stopped", text="Stopped. Nothing was merged.")
             with adapter.translate_write_errors():
                 save_tokenizer(card, base, inner)
             if out.is_dir():

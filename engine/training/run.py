@@ -35,7 +35,7 @@ from ...data.dataset_index import find_datasets
 from ...data.examples import Examples, find_example_datasets
 from ...data.prepare import TrainingData
 from ...data.report import evaluation_interval, sample_interval
-from ...records.folder import RunFolder, loras
+from ...records.folder import RunFolder, loras, run_files
 from ...records.report import write_missing_report
 from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
@@ -43,9 +43,9 @@ from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, plural
 from ..checks import (
     base_weight_findings,
+    continued_advice,
     dora_problems,
     loaded_model_problems,
-    other_model_advice,
     raise_problems,
 )
 from ..compute import (
@@ -111,6 +111,8 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
             if done > planned:
                 steps = f"{done} steps are done, but the settings ask for {planned}"
             more = "To train more, increase Epochs, or Max steps if it is set."
+            if reason := run_files.read_log(folder.path).get("ended_because"):
+                more = f"It ended because {reason}. To train more, change that rule."
             text = f"'{folder.name}' is finished: {steps}. {more}"
             return JobEnded(outcome="finished", text=text, folder=folder.path)
 
@@ -130,7 +132,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
         elif folder.resumes:
             text = f"There is nothing to resume for '{folder.name}', so the run starts from the beginning."
             log.append(Note(text=text))
-        for finding in other_model_advice(folder, card):
+        for finding in continued_advice(folder, settings, card):
             log.append(Advice(text=finding.text))
         with distributed.process_run_folder(folder) as process_folder:
             return _train_in_segments(replace(run_plan, folder=process_folder), state, start, host, job)

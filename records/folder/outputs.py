@@ -24,7 +24,7 @@ MODEL_CONFIG, CONFIG, CARD = "config.json", ADAPTER_FILES[0], "README.md"
 JUDGED_ENTRIES = ("verdict", "ended_because", "ended_at", "training_time", "phases", "context_gain")
 # Settings in the model card; none of them names a dataset.
 CARD_SETTINGS = (
-    *("rank", "alpha", "targets", "cutoff", "batch_size", "accumulation", "epochs", "learning_rate", "schedule"),
+    *("rank", "alpha", "targets", "cutoff", "batch_size", "accumulation", "learning_rate", "schedule"),
 )
 
 

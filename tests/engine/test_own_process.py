@@ -222,13 +222,21 @@ def test_another_worker_unpacks_a_gguf_file_into_ram_to_merge_a_lora_into_it(own
     def start(target, folders, **variables):
         said.append((target.loading, variables))
         ends = {"ask": lambda *_: None, "is_alive": lambda: True, "close": lambda: said.append("closed")}
-        return SimpleNamespace(target=target, **ends)
+        return SimpleNamespace(target=target, jobs=0, **ends)
 
     monkeypatch.setattr(process_engine, "Worker", start)
     own.engine.layers(own.host)
     own.engine.merge(MergeRequest("a", "out"), own.host, None)
     own.engine.layers(own.host)
     assert said == [("auto", {}), ("bfloat16", {"CUDA_VISIBLE_DEVICES": ""}), "closed"]
+    # So does a model in 4-bit; and no job is ended by a choice of another model.
+    own.host.own_process = OwnProcess(Path("python"), "m", "4bit")
+    own.engine.merge(MergeRequest("a", "out"), own.host, None)
+    assert said[3:] == [("bfloat16", {"CUDA_VISIBLE_DEVICES": ""}), "closed"]
+    own.engine._worker.jobs = 1
+    with pytest.raises(BusyError, match="Another job uses a model now"):
+        own.engine.layers(own.host)
+    assert said[5:] == []
 
 
 @pytest.mark.long

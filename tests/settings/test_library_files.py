@@ -72,6 +72,11 @@ def test_a_file_of_another_program_is_used_whole_or_refused_by_key_through_every
             assert "{'odd': 1}" in str(refused.value) or repr(key) in str(refused.value), key
 
 
+def test_an_empty_text_of_ours_beside_keys_of_theirs_is_kept(tmp_path):
+    loaded = files.load_settings(write(tmp_path, {"r": 4, "lora_alpha": 8, "hard_cut": "", "layers": ""}))
+    assert loaded.values["hard_cut"] == ""
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
