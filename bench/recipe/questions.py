@@ -116,7 +116,7 @@ def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
 DEMENTOR: Mapping[str, object] = {"chunking": "dementor", "dementor_repeats": 0}
 SCHEDULES: Mapping[str, tuple[float, ...]] = {
     "cosine": (), "FP_low_epoch_annealing": (), "constant": (5e-5, *LOWER_RATES), "linear": (),
-    "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": LOWER_RATES,
+    "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": FOUR_RATES[:3],
 }  # fmt: skip
 """And their own rates."""
 QUESTIONS: Mapping[str, Question] = {
@@ -139,7 +139,7 @@ QUESTIONS: Mapping[str, Question] = {
                 Way("3 passes"),
                 Way("1 pass", tokens=TOKENS // 3, rates=(*RATES[2:], 6.4e-3, 1.28e-2)),
                 Way("2 passes", tokens=TOKENS * 2 // 3, rates=(4e-4, 8e-4, 1.6e-3, 6.4e-3)),
-                Way("6 passes", tokens=TOKENS * 2, rates=LOWER_RATES),
+                Way("6 passes", tokens=TOKENS * 2, rates=(5e-5, *LOWER_RATES)),
             ),
             measures=("recall_01", "recall_03", "unseen", "copied"),
             required=True,
