@@ -167,8 +167,8 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> Any:
 
     def choose(name: str | None, loading: str, is_unloading: bool) -> tuple[Any, Any, Any, str]:
         context.check_writable()
-        if context.in_run:
-            return *show(), markup.problem("A run is in progress. Choose another model when it has ended.")
+        if job := context.session.current:
+            return *show(), markup.problem(f"{job.title} is in progress. Choose another model when it has ended.")
         host.choose_model(name or "", loading)
         host.unloads_for_runs = is_unloading
         return *show(), ""

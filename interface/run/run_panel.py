@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ...core.engine import PreviewQuery
 from ...core.errors import BusyError, SettingsError, TrainingProError
 from ...core.findings import note
-from ...core.jobs import Request, RunControl, settings_in_force
+from ...core.jobs import Request, RunControl, Step, settings_in_force
 from ...records.folder import choose_run_folder, loras, with_final_name
 from ...settings import presets
 from ...settings.definitions import SETTINGS
@@ -127,6 +127,10 @@ class RunButtons:
         if not (changes := {key: own[key] for key in presets.differing_keys(before, own)}):
             # What the form shows was not changed, and the run may have other rules: all of the form's are meant.
             changes = own
+        # A rule may need what the run does not have, such as a validation split.
+        job = context.running_job("training")
+        if job and (settings := settings_in_force(job.log.since(0))):
+            training_settings({**settings, **changes})
         message = self._run_action(lambda control: change_live(control, lambda live: live.changed(changes)))
         context.live.values, context.live.job = own, context.session.latest("training")
         return message
@@ -276,14 +280,14 @@ class RunPanel:
         job = self._context.session.latest("training")
         if job is None or job.end is None or job.end.outcome != "failed":
             return {}
-        parts = (self._charts_part, self._attach_button, self._resume_button, self._copy_button)
-        hidden = dict.fromkeys(parts, gr.update(visible=False))
-        return {self._panel: "", self._charts: "", self._samples: "", **hidden}
+        return {self._panel: "", self._charts: "", self._samples: "", self._charts_part: gr.update(visible=False)}
 
     def _on_copy(self) -> dict[Any, Any]:
         job = self._context.session.latest("training")
         unchanged = {field: gr.update() for field in self._form.components.values()}  # an empty dict is refused
-        return {**unchanged, **(self._form.updates(settings_in_force(job.log.since(0))) if job else {})}
+        if job and (settings := settings_in_force(job.log.since(0))):
+            unchanged |= self._form.updates(presets.copied(settings))
+        return unchanged
 
     async def _on_attach(self) -> AsyncIterator[str]:
         async for status in self._context.attach_lora(self._last_run_name()):
@@ -304,7 +308,10 @@ class RunPanel:
         """The name of the last run; also of one that failed, whose end names no folder."""
         job = self._context.session.latest("training")
         if job is not None and job.end is not None and job.end.outcome == "failed":
-            return job.result_name
+            # Before its first step, a run has written nothing, and the folder has an older one of that name.
+            began = any(isinstance(event, Step) for event in job.log.since(0))
+            is_its_own = began or job is self._context.live.job
+            return job.result_name if is_its_own else ""
         return self._last_run_name()
 
     async def _follow(self) -> AsyncIterator[dict[Any, Any]]:

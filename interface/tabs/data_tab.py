@@ -219,7 +219,9 @@ class DataTab:
 
             dataset = workshop.Dataset(path, rows, report=report)
             said = (
-                f"{name} is written. You can choose it as the dataset of a run." if out else "Nothing was written."
+                f"{name} is written. To choose it on the Train tab, press Refresh there."
+                if out
+                else "Nothing was written."
             )
             match step, out:
                 case "look", _:
@@ -269,7 +271,7 @@ class DataTab:
         """Let the model write on the dataset into the file that is named in the box."""
         host, data = self._context.host, self._chosen_dataset(inputs)
         out = str(inputs[box] or "").strip()
-        if not (out.endswith(".jsonl") and kinds):
+        if not (out and kinds):
             raise DataError(f"Choose kinds of notes. {box.label} needs a name with .jsonl.")
         path = safe_paths.descendant(host.folders.datasets, out, str(box.label), refusal=DataError)
         request = StudyRequest(str(data), path, kinds, rows=self._settings.values(inputs), **more)

@@ -146,7 +146,8 @@ async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str
     async for status, events in context.follow_job("evidence", f"Testing {name}", work):
         recalls += [event for event in events if isinstance(event, RecallMeasured)]
         evidence = next((event for event in events if isinstance(event, EvidenceMeasured)), evidence)
-        yield markup.join([status, markup.evidence(evidence, recalls), markup.recall(recalls)])
+        heading = markup.paragraph(f"{name}:") if recalls or evidence else ""
+        yield markup.join([status, heading, markup.evidence(evidence, recalls), markup.recall(recalls)])
 
 
 async def merge(
@@ -166,8 +167,12 @@ async def merge(
         yield status
         if events and isinstance(end := events[-1], JobEnded) and end.outcome == "finished":
             # The result, and where to choose the new model: the standalone page updates its menu at once.
-            where = "above" if context.models else "on the Model tab, after you refresh that menu"
-            text = f"{end.text}. You can choose this model in the model menu {where}."
+            where = (
+                "in the model menu above" if context.models else "on the Model tab, after you refresh that menu"
+            )
+            if context.host.own_process is not None:
+                where = "under 'What to train'. For llama.cpp, convert it to GGUF"
+            text = f"{end.text}. You can choose this model {where}."
             yield markup.card("", markup.paragraph(text), mood="good")
 
 

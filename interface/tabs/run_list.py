@@ -207,8 +207,9 @@ def run_card(entry: LoraEntry, chosen: str, progress: str = "") -> str:
     marks = [Mark(part.step, part.name) for part in entry.parts if part.step and part.kind != "backup"]
     rates, words = [step.learning_rate for step in steps], ("learning rate", "checkpoint" if marks else "")
     curve = loss_curve(steps, rates, marks, evaluations, words) if steps else ""
-    recalls = run_files.read_recalls(folder, damage)
-    evidence = markup.evidence(run_files.read_evidence(folder, damage), recalls)
+    tested = folder / chosen.partition("/")[2]  # the run, or one of its checkpoints
+    recalls = run_files.read_recalls(tested, damage)
+    evidence = markup.evidence(run_files.read_evidence(tested, damage), recalls)
     # Buttons that choose the whole run, or one of its checkpoints and backups.
     parts = [(entry.name, "The final LoRA of the run", "")]
     for name, part in zip(entry.names[1:], entry.parts, strict=True):

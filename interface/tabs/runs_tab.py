@@ -224,7 +224,7 @@ class RunsTab:
             loaded = files.load_settings(folder / PARAMETERS, folders.datasets)
             said = " ".join((f"The form on the Train tab now has the settings of {folder.name}.", *loaded.notes))
             message = markup.card("", markup.paragraph(said), mood="good")
-            return {status: message, **self._form.updates({**presets.DEFAULT_VALUES, **loaded.values})}
+            return {status: message, **self._form.updates(presets.copied(loaded.values))}
 
         add_handler(self._settings_button.click, copy_settings, chosen, fields, what="Copying the settings")
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)

@@ -88,6 +88,7 @@ class TryTab:
                     self._without = gr.Textbox(label="Without the LoRA", elem_id="tp-without", **box)
                     self._with = gr.Textbox(label="With the LoRA", elem_id="tp-with", **box)
                 self._suggestion = gr.State("")
+        self._offered = NO_LORA
         self._connect(tab)
 
     def _connect(self, tab: gr.Tab) -> None:
@@ -110,15 +111,16 @@ class TryTab:
             add_handler(chosen, self._suggest, inputs, outputs, what="Finding a prompt for this LoRA")
 
     def _selected_or_last(self, selected: str | None, choices: Sequence[str]) -> str:
-        """The LoRA that stays selected when the tab is opened: that of the last run if none is selected."""
-        if selected is not None and selected != NO_LORA and selected in choices:
-            return selected
+        """The LoRA that is selected when the tab is opened: that of the last run, unless the user chose one."""
+        if selected not in (None, NO_LORA, self._offered) and selected in choices:
+            return str(selected)
         job = self._context.session.latest("training")
         if job and job.end and job.end.folder and loras.has_lora(job.end.folder):
-            return job.end.folder.name
-        # Without a run in this session, the newest LoRA on the disk.
-        newest = self._context.read_disk(lambda folders: loras.newest_first(folders.loras), ())
-        return next(iter(newest), NO_LORA)
+            self._offered = job.end.folder.name
+        else:  # without a run in this session, the newest LoRA on the disk
+            newest = self._context.read_disk(lambda folders: loras.newest_first(folders.loras), ())
+            self._offered = next(iter(newest), NO_LORA)
+        return self._offered
 
     def _suggest(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
         """Suggest a passage of the training data as prompt, unless the user has typed one."""

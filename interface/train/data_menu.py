@@ -32,7 +32,16 @@ SHARE_FIELD = (
     'data-tp-share="{name}"> % of {name}</label>'
 )
 # Settings that change the examples.
-EXAMPLE_KEYS = ("data", *section_keys("text", "rows"), "eval_data", "eval_share", "seed", "data_seed")
+EXAMPLE_KEYS = (
+    "data",
+    *section_keys("text", "rows"),
+    "objective",
+    "preferences",
+    "eval_data",
+    "eval_share",
+    "seed",
+    "data_seed",
+)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,7 +17,7 @@ from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
 from ...core.jobs import ProbeDone, probe_figures
-from ...core.version import ROOT, python_command
+from ...core.version import ROOT
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
 from ...records.remote import write_portable_run
@@ -115,7 +117,7 @@ class PresetsPanel:
     def _copy(self, menu: Any, message: Any, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
         """Fill in what is chosen in the menu, or the defaults if there is no menu, and report the changes.
 
-        Name, data, and `if_exists` are kept.
+        What says what a run is about is kept.
         """
         choice = DEFAULTS if menu is None else inputs[menu] or UNCHANGED
         if choice == UNCHANGED:  # as after each copy, so that the same entry can be chosen again
@@ -202,11 +204,12 @@ def cli_command_html(values: Mapping[str, Any], host: Host) -> str:
         model += ("--max-memory", *card.max_memory.split()) if card.max_memory else ()
     except TrainingProError:  # no model is loaded
         pass
-    python, explanation = python_command(), EXPLANATION
+    # A Python that can train already: any other one would download PyTorch first.
+    python, explanation = str(host.own_process.python if host.own_process else sys.executable), EXPLANATION
     words = [python, str(ROOT / "script.py"), "train", "--user-data", str(host.folders.user_data), *model]
     words += flags.as_arguments(settings.values())
-    if python == "py":  # on Windows
-        if re.search('["$`]', "".join(words)):
+    if os.name == "nt":
+        if re.search('["$`]', "".join(words)) or " " in python:
             explanation = f"{EXPLANATION} {CMD_NOTE}"
         # In cmd an ampersand ends a command, in PowerShell a comma ends an argument, so all but these characters
         # need quotes. A backslash is doubled only before a quote: programs read it so.

@@ -147,7 +147,7 @@ class TrainTab:
         self._presets = PresetsPanel(self._context, self.form)
         self.form.draw_row("name", "if_exists")
         # The first dataset that a name was suggested for, or with which the form was restored.
-        self._data_before = gr.State("")
+        self._data_before, self._model_before = gr.State(""), gr.State("")
         self._name_note = gr.HTML(elem_id="tp-name-said")
         with gr.Row():
             self.form.draw("data", **data_options, scale=7)
@@ -204,8 +204,10 @@ class TrainTab:
         live_fields = [parts[key] for key in LIVE_KEYS]
         add_handler(ended, self._restore_live, form, live_fields, what="Restoring the form")
         # Suggest a name for new data, and describe an existing LoRA of the name, also one just trained.
-        inputs, suggested = {data, name, self._data_before}, [name, parts["if_exists"], self._data_before]
-        add_handler(data.change, self._suggest_name, inputs, suggested, what="Finding a name")
+        before = [self._data_before, self._model_before]
+        inputs, suggested = {data, name, *before}, [name, parts["if_exists"], *before]
+        changes = [data.change, self._run_panel.model.change]
+        add_handler(changes, self._suggest_name, inputs, suggested, what="Finding a name")
         named_by = [name, parts["if_exists"], parts["method"]]
         changes, describe = [*(part.change for part in named_by), ended], self._context.describe_existing_name
         add_handler(changes, describe, named_by, self._name_note, what="Checking the name")
@@ -303,6 +305,9 @@ class TrainTab:
         typed = presets.differing_keys(of_run, {key: values[key] for key in of_run})
         own = presets.load_form(self._context.host.folders.form)
         restored = {key: own.get(key, SETTINGS[key].default) for key in of_run if key not in typed}
+        if not self._context.read_only_reason():
+            with suppress(TrainingProError, OSError):  # with what was typed during the run for the next one
+                presets.save_form(self._context.host.folders.form, {**values, **restored})
         return {**unchanged, **self.form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -335,22 +340,23 @@ class TrainTab:
         chosen, own = [*before], dict[Any, Any]()
         message = self._context.run_disk_action(lambda folders: data_menu.add_files(folders, uploaded, chosen))
         if before == presets.DEMO["data"] != chosen[:1] and inputs[parts["name"]] == presets.DEMO["name"]:
-            own = self.form.updates(
-                {**presets.DEFAULT_VALUES, "name": ""}
-            )  # the demo's settings are for its story
+            own = self.form.updates({**presets.DEFAULT_VALUES, "name": ""})  # the demo's are for its story
         data = gr.update(choices=data_menu.dataset_choices(self._context), value=chosen)
         return {**own, parts["data"]: data, self._add_message: message}
 
-    def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str]:
+    def _suggest_name(self, inputs: Mapping[Any, Any]) -> tuple[Any, Any, str, str]:
         """Suggest a name from data and model, unless one is typed; the choice for the old name is undone."""
         parts, before = self.form.components, inputs[self._data_before]
         name, data = inputs[parts["name"]] or "", (inputs[parts["data"]] or [""])[0]
         suggested = data_menu.suggest_lora_name(before, "")  # with any model
         is_typed = bool(name) and not (before and (name == suggested or name.startswith(f"{suggested}-")))
-        if is_typed or not data or data == before:
-            return gr.update(), gr.update(), data or before
-        suggestion = data_menu.suggest_lora_name(data, self._context.host.model_status().model)
-        return suggestion, SETTINGS["if_exists"].default, data
+        model = self._context.host.model_status().model
+        suggestion = data_menu.suggest_lora_name(data, model)
+        model_before = inputs[self._model_before]
+        is_named = data == before and (not model or name != data_menu.suggest_lora_name(data, model_before))
+        if is_typed or not data or is_named or name == suggestion:
+            return gr.update(), gr.update(), data or before, model or model_before
+        return suggestion, SETTINGS["if_exists"].default, data, model
 
 
 def results_html(query: str) -> str:
@@ -374,9 +380,10 @@ def steps_and_lora(values: Mapping[str, Any], examples: int) -> str:
     """The number of steps, and what the LoRA will be; a sentence is left out while its numbers are half-typed."""
     sentences = []
     if parsed := _parse(values, STEP_KEYS):
-        per_step = parsed["batch_size"] * parsed["accumulation"]
-        total = StepPlan(examples, **parsed).steps if examples else 0
-        steps = f"; {total:,} {plural(total, 'step')} in total" if examples else ""
+        per_step, steps = parsed["batch_size"] * parsed["accumulation"], ""
+        if examples:
+            plan = StepPlan(examples, **parsed)
+            per_step, steps = plan.examples_in_step(1), f"; {plan.steps:,} {plural(plan.steps, 'step')} in total"
         sentences.append(f"Each step trains on {per_step} {plural(per_step, 'example')}{steps}.")
     if parsed := _parse(values, ("rank", "alpha", "rslora")):
         lora = LoraSettings(**parsed)

@@ -14,7 +14,7 @@ import gradio as gr
 import pytest
 from training_pro.core.engine import PreviewQuery
 from training_pro.core.host import DeviceMemory, ModelCard, OwnProcess
-from training_pro.core.jobs import AutoStart, JobEnded, Request, Session
+from training_pro.core.jobs import AutoStart, JobEnded, Request, RunPlanned, Session
 from training_pro.data.prepare import check_datasets
 from training_pro.data.report import DatasetReport, preview_examples
 from training_pro.data.report.estimates import MemoryEstimate
@@ -94,6 +94,12 @@ def test_apply_sends_only_the_rules_that_were_changed_and_the_chat_is_free_of_a_
     live = running.control.live.values()
     assert (live["stop_at_loss"], live["save_every"], live["stop_at_epoch"]) == (1.5, 9, 3)
     assert page.press("version", "change")["host-busy"] == "yes"
+    # A rule that the run can't keep would make it a run that can't resume.
+    plan = {"steps": 8, "steps_per_epoch": 4, "first_step": 0, "rates": (), "settings": of_run.values()}
+    running.log.append(RunPlanned(name="night", model="tiny", **plan))
+    assert "there is no validation split" in str(page.press("live", early_stopping=3))
+    assert running.control.live.values()["early_stopping"] == 0
+    page.fill(early_stopping=0)
 
 
 def queue_of(count):

@@ -111,7 +111,7 @@ def test_notes_are_taken_with_what_is_typed_and_what_was_dropped_is_shown(folder
     assert "questions" in shown["workshop-said"] and "2.0 n.jsonl 0" in shown["workshop-said"]
     assert "0 []" in shown["workshop-said"]
     assert "2 dropped: a copy" in shown["workshop-found"] and "x &lt;b&gt;" in shown["workshop-found"]
-    assert "a name with .jsonl" in page.press("workshop-study", workshop_notes="n.txt")["workshop-said"]
+    assert "a name with .jsonl" in page.press("workshop-study", workshop_notes="")["workshop-said"]
     assert "is a path" in page.press("workshop-study", workshop_notes="../n.jsonl")["workshop-said"]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import replace
 from html import unescape
 from types import SimpleNamespace
 
 import pytest
 from training_pro.commands import options, train
-from training_pro.core import version
-from training_pro.interface.train import cli_command_html
+from training_pro.interface.train import cli_command_html, presets_panel
 from training_pro.settings import flags
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -40,7 +40,7 @@ def read_back(words):
 def test_the_command_has_the_same_settings_and_finds_the_model(host):
     values = {"name": "my story", "data": ["a b.txt"], "cutoff": "128", "hard_cut": "<'\\n\">"}
     python, script, command, *words = shlex.split(command_line(values, host)[0])
-    assert (python, command) == ("python3", "train") and script.endswith("script.py")
+    assert (python, command) == (sys.executable, "train") and script.endswith("script.py")
     parsed = parse(words)
     assert training_settings(read_back(words)) == training_settings(values)
     assert parsed.user_data == host.folders.user_data
@@ -73,11 +73,11 @@ def split_like_windows(line):
 
 @pytest.mark.parametrize("system", ["Be; nice", 'Say "hi" at \\"', "It costs $5.", "a `sign`"])
 def test_on_windows_it_works_in_both_consoles_or_says_in_which(monkeypatch, host, system):
-    monkeypatch.setattr(version, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(presets_panel, "os", SimpleNamespace(name="nt"))
     values = {"name": "Q&A (2)", "data": ["R&B, live.txt", "it's.txt", "a b\\"], "hard_cut": "", "system": system}
     line, html = command_line(values, host)
     (python, _, command, *words), outside = split_like_windows(line)
-    assert (python, command) == ("py", "train")
+    assert (python, command) == (sys.executable, "train")
     assert training_settings(read_back(words)) == training_settings(values)
     one_console = system != "Be; nice"
     assert ("Run this command in the Command Prompt (cmd)" in html) == one_console

@@ -10,7 +10,8 @@ from html import unescape
 from types import SimpleNamespace
 
 import pytest
-from training_pro.core.jobs import JobEnded, Session
+from training_pro.core.host import ModelStatus
+from training_pro.core.jobs import JobEnded, Session, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import TrainTab
@@ -96,6 +97,14 @@ def test_the_suggested_name_follows_the_dataset_and_a_typed_one_stays(page):
     assert not isinstance(page.press("data", "change", data=["story.txt"], name="mine")["name"], str)
 
 
+def test_the_suggested_name_follows_the_model(page, host, monkeypatch):
+    named = page.press("data", "change", data=["tale.txt"], name="")["name"]
+    monkeypatch.setattr(host, "model_status", lambda: ModelStatus("other", "other", ()))
+    page.fill(name=named)
+    assert page.press("Model in memory", "change")["name"] == "tale-other" != named
+    assert not isinstance(page.press("Model in memory", "change", name="tale-v2")["name"], str)
+
+
 def test_a_choice_for_one_lora_is_not_remembered_for_the_next_visit(page, host):
     presets.save_form(host.folders.form, {"name": "story", "if_exists": "replace", "rank": 8})
     restored = page.until("Restoring the form", event="load")
@@ -116,8 +125,14 @@ def test_start_asks_about_an_existing_lora_as_check_does(place):
     assert "Check: ready" in ready and "already exists" not in ready
 
 
-def fail(session, host, text="No model."):
-    session.train("night", host, lambda job: JobEnded(outcome="failed", text=text)).log.wait_closed()
+def fail(session, host, text="No model.", steps=0):
+    def work(job):
+        figures = {"loss": 2.5, "smoothed": 2.25, "learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 10}
+        for step in range(steps):
+            job.log.append(Step(step=step + 1, steps=8, epoch=step / 4, seconds=0.5, **figures))
+        return JobEnded(outcome="failed", text=text)
+
+    session.train("night", host, work).log.wait_closed()
 
 
 @pytest.mark.long
@@ -143,7 +158,7 @@ def test_a_newer_action_removes_a_failed_run_but_not_one_that_is_going_on(fresh,
     for action in ("check", "start"):
         first = fresh.steps(action)[0]
         assert first["run"] == first["samples"] == first["curves"] == ""
-        assert first["copy"]["visible"] is first["more-curves"]["visible"] is False
+        assert first["more-curves"]["visible"] is False and "run-resume" not in first
 
 
 def test_a_page_holds_one_stream_with_few_outputs(page):
@@ -208,7 +223,10 @@ def test_a_run_that_failed_in_the_middle_can_be_resumed(tmp_path, session):
     write_files(host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
     engine = SimpleNamespace(train=lambda *run, **more: resumed.append(run[0]) or JobEnded(outcome="stopped"))
     page = open_tab(TrainTab, PageContext(host, engine, session))
-    fail(session, host)
+    fail(session, host)  # before its first step: in the folder is what an earlier run left
+    page.until("again")
+    assert page.press("version", "change")["run-resume"]["visible"] is False
+    fail(session, host, steps=1)
     page.until("again")
     shown = page.press("version", "change")
     assert (shown["run-resume"]["visible"], shown["run-attach"]["visible"]) == (True, False)
