@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -152,18 +152,22 @@ def lora_folder(lora: str | Path, host: Host) -> Path:
     return lora if isinstance(lora, Path) else loras.find_lora(lora, host.folders.loras)
 
 
+def _refuse_changed_base(config: Mapping[str, Any], name: str) -> None:
+    init = str(config.get("init_lora_weights")).lower()
+    if init.startswith(("pissa", "olora", "corda", "loftq", "lora_ga")):
+        raise SavingError(
+            f"The LoRA {name!r} was made with {init}, which changes the model's own weights when it is loaded. "
+            "Convert it to a plain LoRA with PEFT (path_initial_model_for_weight_conversion)."
+        )
+
+
 def load_lora(
     base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
 ) -> PeftModel:
     """Load a LoRA from disk onto the base model, which keeps its flags; `called` is its name in messages."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
-    init = str(read_json(folder / CONFIG, {}).get("init_lora_weights")).lower()
-    if init.startswith(("pissa", "olora", "corda", "loftq", "lora_ga")):
-        raise SavingError(
-            f"The LoRA {(called or name)!r} was made with {init}, which changes the model's own weights when it "
-            "is loaded. Convert it to a plain LoRA with PEFT (path_initial_model_for_weight_conversion)."
-        )
+    _refuse_changed_base(read_json(folder / CONFIG, {}), called or name)
     # PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'.
     adapter_name = name.replace(".", "_")
     adapter_name += "_" * hasattr(torch.nn.ModuleDict, adapter_name)
@@ -322,6 +326,7 @@ def refuse_shape_mismatch(lora: LoraSettings, folder: Path) -> None:
             f"{folder / CONFIG} can't be read: {error}. The LoRA can't be trained further. Choose another LoRA."
         ) from error
     config = config if isinstance(config, dict) else {}
+    _refuse_changed_base(config, folder.name)
     # What decides which tensors a LoRA has and by how much they count; other settings may change.
     fields = (
         ("LoRA Rank", config.get("r"), lora.rank),

@@ -198,6 +198,9 @@ class RunTrainer(TrainerHooks):
         """Create the optimizer, with its groups split by learning rate."""
         if self.optimizer is None:
             optimizer, lora = super().create_optimizer(*args), self._run_plan.settings.lora
+            if bitsandbytes := sys.modules.get("bitsandbytes"):
+                # It keeps the embeddings, for which transformers asks 32-bit states, when the model is unloaded.
+                bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()
             shares = {}
             for name, weight in self.model.named_parameters():
                 # LoRA+ (Hayou et al., 2024): B, which is zero at the start, learns faster than A.
@@ -228,7 +231,7 @@ class RunTrainer(TrainerHooks):
         """Save the weights of a checkpoint: the LoRA, or all weights if they are trained."""
         if self.args.should_save and output_dir is not None:
             model = self.accelerator.unwrap_model(self.model)
-            safe_save.save_trained_model(self._run_plan, model, Path(output_dir))
+            safe_save.save_trained_model(self._run_plan, model, Path(output_dir), to_resume=True)
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]

@@ -184,6 +184,8 @@ def test_a_lora_that_would_change_the_models_own_weights_is_refused(with_lora):
     config.write_text(json.dumps({**json.loads(config.read_text()), "init_lora_weights": "pissa_niter_16"}))
     with pytest.raises(SavingError, match="was made with pissa_niter_16, which changes the model's own weights"):
         with_lora.answer(with_lora.host(), prompt="Hello", lora="a")
+    with pytest.raises(SavingError, match="was made with pissa_niter_16"):
+        with_lora.train(if_exists="continue")
 
 
 def test_a_lora_whose_layers_have_other_names_is_refused(with_lora):

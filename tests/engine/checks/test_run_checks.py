@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -131,6 +132,9 @@ def test_an_optimizer_steps_or_is_refused_where_bitsandbytes_needs_a_gpu(place, 
     else:
         place.train(optimizer=name, max_steps=1, save_each_epoch=False, learning_rate=1e-3)
     assert place.lora().exists() is not needs_gpu
+    if "bitsandbytes" in sys.modules:  # embeddings would stay in its list, and on the GPU
+        manager = sys.modules["bitsandbytes"].optim.GlobalOptimManager.get_instance()
+        assert not manager.module_weight_config_triple
 
 
 @pytest.mark.parametrize("in_one_row", [False, True])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.records.folder import inventory, loras
-from training_pro.tests.engine.architectures import simulate_kill
+from training_pro.tests.engine.architectures import save_model, simulate_kill
 from training_pro.tests.engine.watching import read, stopping_at
 
 FULL = {"method": "full", "learning_rate": 1e-3, "epochs": 2}
@@ -30,6 +30,16 @@ def state_of(place, name):
 
 def equal(left, right):
     return left.keys() == right.keys() and all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+def test_a_mixture_of_experts_resumes_with_the_weights_of_its_checkpoint(place):
+    """Their names differ in memory and on the Hub, and the Trainer leaves out what it does not know."""
+    model = str(save_model(place, "qwen3_moe"))
+    place.train(StandaloneHost(place.folders, model=model), **FULL)
+    whole = state_of(place, "a")
+    simulate_kill(AmongModels(place), "a", 4)
+    place.train(StandaloneHost(place.folders, model=model), **FULL, if_exists="continue")
+    assert equal(state_of(place, "a"), whole)
 
 
 @pytest.fixture
