@@ -531,8 +531,8 @@ class LearningSettings:
     learning_rate: float = number(
         2e-4,
         "Learning Rate",
-        "Size of each weight update. 0.0002 is common. At a higher rate, the model usually learns more and "
-        "forgets more.",
+        "Size of each weight update. 0.0002 is common. At a higher rate, the model usually memorizes more "
+        "and forgets more.",
         bounds=(1e-9, 0.9999),
     )
     schedule: str = choice(

@@ -26,10 +26,14 @@ LITTLE, MORE, HALF = 0.1, 0.3, 0.5
 MIN_PAIRS = 6
 """With fewer, a resample often has a single pair and no spread, and the intervals are endless."""
 GRID = 0.005
-"""What a best rate half-way between two that were run costs at most. With blocks, the loss on unseen text is 3.811
-at 2e-4, 3.787 at 4e-4 and 3.803 at 8e-4: 0.02 for a factor of two, and a quarter of that for half of it."""
+"""About what a best rate half-way between two that were run costs. With blocks, the loss on unseen text is 3.811
+at 2e-4, 3.787 at 4e-4 and 3.803 at 8e-4: 0.02 for a factor of two, and a quarter of that for half of it. This was
+decided after two ways had differed by less than it leaves; the page names them."""
+BRACKET = 2 * MORE
+"""Two rates whose rises are further apart say nothing of what lies between them."""
 SEEDS_AT_ONCE = 3
-RESAMPLES, CHANCE = 4000, 0.05
+RESAMPLES, CHANCE = 100_000, 0.05
+SHUFFLES = 4096
 UNITS: Mapping[Measure, str] = {
     "recall_01": "recall with a rise of general loss of at most 0.1",
     "recall_03": "recall with a rise of general loss of at most 0.3",
@@ -79,12 +83,12 @@ def _rise(run: Result, zero: Result) -> float:
 
 
 def read_measure(measure: Measure, frontiers: Mapping[Pair, Sequence[Point]]) -> dict[Pair, float]:
-    """A figure of a way for each text and seed; not a number where it has none."""
+    """A figure of a way for each text and seed; not a number, for all of them, where one of them has none."""
     texts = {text for text, _ in frontiers}
     by_text = [[points for pair, points in frontiers.items() if pair[0] == text] for text in texts]
-    if measure in ("unseen", "copied") and not all(map(has_best_rate, by_text)):
-        return dict.fromkeys(frontiers, math.nan)
-    return {pair: _figure(measure, points) for pair, points in frontiers.items()}
+    figures = {pair: _figure(measure, points) for pair, points in frontiers.items()}
+    has_none = measure in ("unseen", "copied") and not all(map(has_best_rate, by_text))
+    return dict.fromkeys(figures, math.nan) if has_none or any(map(math.isnan, figures.values())) else figures
 
 
 def _figure(measure: Measure, points: Sequence[Point]) -> float:
@@ -123,10 +127,13 @@ def has_best_rate(frontiers: Collection[Sequence[Point]]) -> bool:
 def best_within(points: Sequence[Point], rise: float, figure: str) -> float:
     """The highest figure on the straight lines between points where general loss has risen by at most so much.
 
-    Not a number if a figure was not measured, or if no rate raises it by so much: with a higher one, the way might
-    have learned more for it.
+    Not a number if a figure was not measured, if no rate raises it by so much (with a higher one, the way might
+    have learned more for it), or if the rates around that rise are far apart.
     """
-    if max(point.rise for point in points) < rise:
+    if max(point.rise for point in points) < rise or any(
+        low.rise <= rise < high.rise and BRACKET < high.rise - low.rise < math.inf
+        for low, high in pairwise(points)
+    ):
         return math.nan
     values = [value for at, value in _walk(points, figure, rise) if at <= rise]
     return math.nan if any(map(math.isnan, values)) else max(values)
@@ -182,6 +189,8 @@ class Difference(NamedTuple):
     high: float
     above: int
     """Pairs in which the way has the larger figure."""
+    errors: float
+    """How many standard errors the interval reaches to each side, without what the grid of rates adds."""
     by_text: dict[str, float]
     """The mean difference of each text."""
 
@@ -195,6 +204,12 @@ class Difference(NamedTuple):
         """The difference beyond which these runs would have told the ways apart."""
         return (self.high - self.low) / 2
 
+    @property
+    def hidden_by_grid(self) -> bool:
+        """Whether only what the grid of rates may cost keeps it from being told."""
+        grid = GRID * (self.measure == "unseen")
+        return not self.is_told and (self.low + grid > 0 or self.high - grid < 0)
+
 
 def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, float]:
     """By how much a way differs from the base, for each text and seed that both have a figure for."""
@@ -202,56 +217,71 @@ def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, 
     return {pair: value for pair, value in apart.items() if not math.isnan(value)}
 
 
+class Table(NamedTuple):
+    """The differences of a question: a row for each way and measure that is compared, a column for each pair."""
+
+    rows: list[tuple[str, Measure]]
+    pairs: list[Pair]
+    differences: Any
+
+    @property
+    def grid(self) -> Any:
+        """What the rates that were not run may cost each row."""
+        return np.array([GRID * (measure == "unseen") for _, measure in self.rows])
+
+
+def make_table(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pair, float]]]) -> Table | None:
+    """The differences of every way from the first; None if there are too few pairs."""
+    base, *others = [way.name for way in question.ways] or [""]
+    rows: dict[tuple[str, Measure], Mapping[Pair, float]] = {}
+    for way, measure in product(others, question.measures):
+        known = paired(values[base][measure], values[way][measure])
+        # Where hardly anything is copied, a resample has no spread.
+        if len(known) >= MIN_PAIRS and 2 * np.count_nonzero([*known.values()]) >= len(known):
+            rows[way, measure] = known
+    # Resampled together, so all of them need the same pairs.
+    pairs = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    if len(pairs) < MIN_PAIRS:
+        return None
+    return Table([*rows], pairs, np.array([[known[pair] for pair in pairs] for known in rows.values()]))
+
+
 def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pair, float]]]) -> list[Difference]:
     """The differences of every way from the first, by its figures for each measure and pair."""
-    if len(question.ways) < 2:
+    table = make_table(question, values)
+    if table is None:
         return []
-    base, *others = (way.name for way in question.ways)
-    rows: list[tuple[str, Measure, Mapping[Pair, float]]] = []
-    for way in others:
-        for measure in question.measures:
-            known = paired(values[base][measure], values[way][measure])
-            if len(known) >= MIN_PAIRS and any(known.values()):  # where nothing is copied, nothing is compared
-                rows.append((way, measure, known))
-    # Resampled together, so all of them need the same pairs.
-    pairs = sorted(set.intersection(*(set(known) for *_, known in rows))) if rows else []
-    if len(pairs) < MIN_PAIRS:
-        return []
-    differences = np.array([[known[pair] for pair in pairs] for *_, known in rows])
-    means, (low, high), above = differences.mean(axis=1), intervals(differences), (differences > 0).sum(axis=1)
-    grid = np.array([GRID * (measure == "unseen") for _, measure, _ in rows])
-    low, high = low - grid, high + grid
-    return [
-        Difference(
-            question.name, way, base, measure, len(pairs), *map(float, figures), int(count), _by_text(known)
-        )
-        for (way, measure, known), *figures, count in zip(rows, means, low, high, above, strict=True)
-    ]
+    texts = sorted({text for text, _ in table.pairs})
+    reach = reach_of(table.differences)
+    found = []
+    for (way, measure), apart, grid in zip(table.rows, table.differences, table.grid, strict=True):
+        mean, width = float(apart.mean()), float(reach * _error(apart) + grid)
+        by_text = {name: float(apart[[text == name for text, _ in table.pairs]].mean()) for name in texts}
+        found.append(
+            Difference(
+                question.name, way, question.ways[0].name, measure, len(table.pairs), mean, mean - width,
+                mean + width, int((apart > 0).sum()), reach, by_text,
+            )
+        )  # fmt: skip
+    return found
 
 
-def _by_text(known: Mapping[Pair, float]) -> dict[str, float]:
-    texts = sorted({text for text, _ in known})
-    return {text: statistics.fmean(value for pair, value in known.items() if pair[0] == text) for text in texts}
+def _error(differences: Any) -> Any:
+    """The standard error of the mean, over the pairs."""
+    return differences.std(axis=-1, ddof=1) / math.sqrt(differences.shape[-1])
 
 
-def intervals(differences: Any, resamples: int = RESAMPLES) -> tuple[Any, Any]:
-    """Intervals of the mean differences, for differences by comparison and pair, corrected for all comparisons."""
+def reach_of(differences: Any, resamples: int = RESAMPLES) -> float:
+    """How many standard errors the intervals of all rows reach to each side, corrected for their number."""
     rng = np.random.default_rng(1)
-    _, pairs = differences.shape
-    means, errors = differences.mean(axis=1), differences.std(axis=1, ddof=1) / math.sqrt(pairs)
+    pairs = differences.shape[-1]
     drawn = differences[:, rng.integers(0, pairs, (resamples, pairs))]
-    drawn_errors = drawn.std(axis=-1, ddof=1) / math.sqrt(pairs)
-    off = np.abs(drawn.mean(axis=-1) - means[:, None])
-    widest = np.quantile(_most_apart(off, drawn_errors), 1 - CHANCE, method="higher")
+    off = np.abs(drawn.mean(axis=-1) - differences.mean(axis=-1)[:, None])
     # With few pairs the bootstrap alone would claim too often: if labels are shuffled within the pairs, at most
     # 5 % of the tables may exceed the interval. This is exact, because a shuffled table has the same shuffles.
     shuffled = differences[:, None] * _signs(pairs)
-    errors_shuffled = shuffled.std(axis=-1, ddof=1) / math.sqrt(pairs)
-    by_shuffling = np.quantile(
-        _most_apart(np.abs(shuffled.mean(axis=-1)), errors_shuffled), 1 - CHANCE, method="higher"
-    )
-    widest = max(widest, by_shuffling)
-    return means - widest * errors, means + widest * errors
+    both = ((off, _error(drawn)), (np.abs(shuffled.mean(axis=-1)), _error(shuffled)))
+    return max(float(np.quantile(_most_apart(*each), 1 - CHANCE, method="higher")) for each in both)
 
 
 def _most_apart(off: Any, errors: Any) -> Any:
@@ -262,22 +292,24 @@ def _most_apart(off: Any, errors: Any) -> Any:
 @cache
 def _signs(pairs: int) -> Any:
     """All ways to shuffle the labels of so many pairs, or many of them."""
-    if 2**pairs <= RESAMPLES + 100:
+    if 2**pairs <= SHUFFLES:
         return np.array(list(product((-1, 1), repeat=pairs)))
-    return np.random.default_rng(3).choice((-1, 1), (RESAMPLES, pairs))
+    return np.random.default_rng(3).choice((-1, 1), (SHUFFLES, pairs))
 
 
-def claims_by_chance(differences: Sequence[float], tables: int, planted: float = 0.0) -> float:
-    """The share of tables in which a difference is claimed between two ways that are equal.
+def told_by_chance(table: Table, tables: int, planted: float = 0.0, row: int = 0) -> float:
+    """The share of shuffled tables in which a difference is told that is not there.
 
-    The labels of the two ways are shuffled within each pair; with `planted`, one of them is better by so much, and
-    the share is that of the tables in which this is found.
+    The labels of each way and the first one are shuffled within each pair, the same for all measures. With
+    `planted`, this row is better by so much, and the share is that of the tables in which this is found.
     """
-    rng = np.random.default_rng(2)
-    residuals = np.asarray(differences) - np.mean(differences)
-    claimed = 0
+    rng, ways = np.random.default_rng(2), sorted({way for way, _ in table.rows})
+    residuals = table.differences - table.differences.mean(axis=-1, keepdims=True)
+    told = 0
     for _ in range(tables):
-        shuffled = residuals * rng.choice((-1, 1), len(residuals)) + planted
-        low, high = intervals(shuffled[None], 1000)
-        claimed += bool(low[0] > 0 or (high[0] < 0 and not planted))
-    return claimed / tables
+        signs = dict(zip(ways, rng.choice((-1, 1), (len(ways), len(table.pairs))), strict=True))
+        shuffled = residuals * np.array([signs[way] for way, _ in table.rows])
+        shuffled[row] += planted
+        beyond = shuffled.mean(axis=-1) / (reach_of(shuffled, 1000) * _error(shuffled) + table.grid)
+        told += bool(beyond[row] > 1 if planted else (np.abs(beyond) > 1).any())
+    return told / tables

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...train_utils import format_count
 from .differences import (
+    BRACKET,
     GRID,
     LITTLE,
     MIN_PAIRS,
@@ -40,41 +41,49 @@ WIDTH = 115
 SHOWN_PAIRS = 3  # so many are shown, but tell nothing apart
 INTRODUCTION = """# What works
 
-How much does a model learn of a text, and how much does it forget for that? There are {runs} runs so far.
-`python3 bench/recipes.py run` makes them, and `python3 bench/recipes.py report --out docs/what-works.md`
+How much does a model learn of a text, and how much does it forget for that? This page says what {runs} runs can
+tell.
+
+**What they can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its weights
+are from a 4-bit GGUF file (Q4_1). Nobody has judged the replies. There are few texts, and the intervals speak
+of these.
+"""
+METHOD = """## How to read the tables
+
+`python3 bench/recipes.py run` makes the runs, and `python3 bench/recipes.py report --out docs/what-works.md`
 writes this page.
 
-**What these runs can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its
-weights are from a 4-bit GGUF file (Q4_1). A run trains on about 36,000 tokens, in steps of about 450. Nobody has
-judged the replies. The intervals speak of the texts below, not of all texts.
+**What the runs have in common**, unless the name of a way says otherwise: rank and alpha 32 on all linear
+layers, a cutoff of 128 tokens (chats: 512), batches of 4, about 36,000 trained tokens in steps of 230 to 450,
+and a cosine schedule after a warmup of 5%. So *rank 32*, *3 passes*, *blocks* and *cosine* are the same runs.
+Most ways have four rates, two of them far above the 2e-4 of the presets. Ways that do as much at another rate
+have others.
 
-**What the runs have in common**, unless the name of a way says otherwise: rank and alpha 32 on all linear layers,
-a cutoff of 128 tokens, batches of 4, and a cosine schedule. Most have four rates, two of them far above the 2e-4
-of the presets: at 4e-4 with this schedule, general loss is at most 0.06 above the untrained model's, and hardly
-anything is learned by heart. Ways that do as much at another rate have others. Rates were added after the first
-results, and slicing was looked at after three seeds and after six.
-
-How to read it:
-
-- A **way** is one way to train. Each is run at several learning rates, because a way usually learns more and
-  forgets more at a higher rate. So ways are compared **at the same limit of forgetting**: the most that a way
-  recalls while the loss on general text (8 passages of up to 256 tokens) has risen by at most {little} (little) or
-  {more} (a lot) over the untrained model's. Between two rates, the figures are on a straight line. A way that
-  breaks down between two rates has its most before the limit.
-- **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first mistake.
-  Its passages begin at the second word of random sentences, the same for all ways, and never where an example
-  begins (of chats: where replies begin); those of recall **inside sentences** begin in the middle of one, because
-  the windows of DEMENTOR begin at every sentence. One passage of 48 is 2.1 points, and the intervals are for these
-  passages.
-- **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best of these rates,
-  which lie a factor of two or more apart, so its intervals are wider by {grid}. A way whose best rate is the
-  lowest or the highest of its rates, in any text, has no figure. **Copied** is the share of 8-word runs in freely
-  written text that stand in the training text, at that rate.
-- Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and measures
-  of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A difference is
-  claimed only if its interval excludes 0. It takes at least {pairs} pairs, and seeds count in threes, when all
-  texts have them. A true difference as large as the smallest that would have been told is missed about half the
-  time. `python3 bench/recipes.py null` shows how often this rule claims a difference where there is none.
+- A **way** is one way to train. Each is run at several learning rates, because a way usually forgets more at a
+  higher rate. So ways are compared **at the same limit of forgetting**: the most that a way recalls while the
+  loss on general text (8 passages of up to 256 tokens of this project's own prose) has risen by at most
+  {little} (little) or {more} (a lot) over the untrained model's. Between two rates, the figures are on a
+  straight line. There is no figure where the rises at the two rates are more than {bracket} apart.
+- **Recall** is the share of the next 32 tokens that the model reproduces word for word before its first
+  mistake. Its passages begin at the second word of random sentences, the same for all ways, and never where an
+  example begins (of chats: where replies begin); those of recall **inside sentences** begin in the middle of
+  one, because the windows of DEMENTOR begin at every sentence. One passage of 48 is 2.1 points, and the
+  intervals are for these passages.
+- **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best of these
+  rates, which lie a factor of two or more apart, so its intervals are wider by {grid}, a guess from the runs
+  with blocks. A way whose best rate is the lowest or the highest of its rates, in any text, has no figure.
+  **Copied** is the share of 8-word runs that stand in the training text, in 8 continuations of 64 tokens at
+  that rate.
+- Differences are paired by text and seed, with bootstrap-t intervals of 95%, corrected for all ways and
+  measures of a question (max-T), and wide enough that shuffled labels exceed them in at most 5% of tables. A
+  difference is told only if its interval excludes 0. It takes at least {pairs} pairs, and seeds count in
+  threes, when all texts have them. The spread between the texts is in the interval, so with two texts and few
+  seeds only large differences are told, and one as large as the smallest that would have been told is missed
+  about half the time. `python3 bench/recipes.py null` shuffles whole tables, and says how often this rule tells
+  what is not there.
+- **What was decided after first results**: that rates were added, also below the presets'; {grid} for the grid
+  of rates; the best rate must lie inside; the rule of threes, after slicing was looked at with three, six and
+  nine pairs.
 """
 UNKNOWN = """## What is not known
 
@@ -179,20 +188,69 @@ def page(
     model = model or main_model(results)
     given = [each for each in answers(results, model) if each.is_known]
     head = INTRODUCTION.format(
-        runs=len([result for result in results if result.tokens]), model=model or "none yet", little=LITTLE,
-        more=MORE, pairs=MIN_PAIRS, grid=GRID,
-    )  # fmt: skip
-    parts = [head, *_sizes(results, sizes, model)]
+        runs=len([result for result in results if result.tokens]), model=model or "none yet"
+    )
+    method = METHOD.format(little=LITTLE, more=MORE, bracket=f"{BRACKET:g}", pairs=MIN_PAIRS, grid=GRID)
+    drawn = {name: f"![{QUESTIONS[name].words}]({picture})" for name, picture in pictures.items()}
+    parts = [head, *_conclusions(given, drawn), method, *_sizes(results, sizes, model)]
     for each in given:
         parts += [f"## {each.question.words}", ""]
         parts += [_fill(each.question.background), ""] if each.question.background else []
         parts += [*_said(each), ""]
-        if each.question.name in pictures:
-            parts += [f"![{each.question.words}]({pictures[each.question.name]})", ""]
+        parts += [picture, ""] if not each.question.required and (picture := drawn.get(each.question.name)) else []
         # Too few pairs to compare ways at the same forgetting: what each rate does says it all.
         parts += [*_table(each), ""] if each.differences or len(each.question.ways) == 1 else []
         parts += _by_rate(each)
     return "\n".join([*parts, UNKNOWN, *_waiting(given)])
+
+
+def _conclusions(given: Sequence[Answer], pictures: Mapping[str, str]) -> list[str]:
+    """Three conclusions in plain words, rendered from the figures of the tables, with a picture each."""
+    known, said = {each.question.name: each for each in given}, dict[str, str]()
+    if rated := known.get("rate"):
+        (way,) = rated.question.ways
+        best = Counter(best_on_unseen(points).rate for points in rated.frontiers[way.name].values())
+        (rate, count), rates = best.most_common(1)[0], rated.question.rates_of(way)
+        said["rate"] = (
+            f"**Of {len(rates)} rates, {_rate(rate)} predicts unseen text best**, in {count} of {best.total()} "
+            "pairs of text and seed. General loss shows what the model forgets besides. It has risen "
+            f"{_crossing(rated, way, LITTLE)}."
+        )
+    every = [points for each in given for pairs in each.frontiers.values() for points in pairs.values()]
+    kept = [figure_of(point, "recall") for points in every for point in points if point.rise <= MORE]
+    if kept:
+        before = [100 * figure_of(points[0], "recall") for points in every]
+        said["slicing"] = (
+            "**Little is learned by heart before the model forgets.** No run recalls more than "
+            f"{100 * max(kept):.1f}% while general loss has risen by at most {MORE}. The untrained model guesses "
+            f"{min(before):.1f} to {max(before):.1f}%."
+        )
+    differences = [apart for each in given for apart in each.differences]
+    if told := [sentence(apart) for apart in differences if apart.is_told]:
+        said["schedule"] = f"**Some ways are told apart.** {' '.join(told)}"
+    elif differences:
+        ways = [[way.name for way in each.question.ways] for each in given if each.differences]
+        names = "; ".join(f"{base} against {_listed(others)}" for base, *others in ways)
+        said["schedule"] = f"**No two ways of training are told apart**: {names}."
+    if hidden := [apart for apart in differences if apart.hidden_by_grid]:
+        near = _listed([f"{apart.way} ({_signed(apart.measure, apart.mean)})" for apart in hidden])
+        said["schedule"] += (
+            f" It is close for {near}, whose lowest loss on unseen text would be told but for the {GRID} "
+            "that rates between those that were run may save."
+        )
+    lines = ["## Three conclusions", ""] if said else []
+    for number, (name, text) in enumerate(said.items(), start=1):
+        lines += [_fill(f"{number}. {text}"), "", *([pictures[name], ""] if name in pictures else [])]
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def _rate(rate: float) -> str:
+    """A rate as it is written in the settings: 2e-4."""
+    return f"{rate:.2e}".replace("e-0", "e-").replace(".00", "").replace("0e", "e")
 
 
 def _waiting(given: Sequence[Answer]) -> list[str]:
@@ -230,7 +288,7 @@ def _said(each: Answer) -> list[str]:
     lines = [_bullet(sentence(difference)) for difference in each.differences if difference.is_told]
     if len(question.ways) == 1:
         best = Counter(best_on_unseen(points).rate for points in each.frontiers[base].values())
-        counts = [f"at {rate:g} in {count} of {best.total()} pairs" for rate, count in sorted(best.items())]
+        counts = [f"at {_rate(rate)} in {count} of {best.total()} pairs" for rate, count in sorted(best.items())]
         lines.append(_bullet(f"Loss on unseen text is lowest {', '.join(counts)} of text and seed."))
     if len(question.ways) > 1 and not each.differences:
         lines.append(f"- With {len(each.pairs)} pairs, nothing is told apart: it takes {MIN_PAIRS}.")
@@ -243,7 +301,12 @@ def _said(each: Answer) -> list[str]:
             unit = " points" if measure in SHARES else ""
             text = f"Not told apart from **{base}** by {UNITS[measure]}: {names}."
             text += f" An observed mean difference of more than {size}{unit} would have been told."
+            if hidden := [each.way for each in same if each.hidden_by_grid]:
+                text += f" Without the {GRID} for the grid of rates, {_listed(hidden)} would be."
             lines.append(_bullet(text))
+    if each.differences:
+        errors = max(difference.errors for difference in each.differences)
+        lines.append(f"- An interval reaches {errors:.1f} standard errors to each side.")
     return lines
 
 
@@ -254,12 +317,13 @@ def _bullet(text: str) -> str:
 def _table(each: Answer) -> list[str]:
     """The figures of every way: means, and how far they are from the first way's, with the interval."""
     question = each.question
-    rows = [["way", "pairs", *(UNITS[measure] for measure in question.measures)]]
+    measures = [m for m in question.measures if any(not math.isnan(each.mean(w.name, m)) for w in question.ways)]
+    rows = [["way", "pairs", *(UNITS[measure] for measure in measures)]]
     rows.append(["---"] * len(rows[0]))
     apart = {(difference.way, difference.measure): difference for difference in each.differences}
     for way in question.ways:
         cells = [way.name, str(len(each.pairs))]
-        for measure in question.measures:
+        for measure in measures:
             mean, difference = each.mean(way.name, measure), apart.get((way.name, measure))
             cell = _figure(measure, mean)
             if difference:
@@ -270,8 +334,8 @@ def _table(each: Answer) -> list[str]:
         rows.append(cells)
     for way, text in product(question.ways, question.texts if len(question.texts) > 1 else ()):
         own = [pair for pair in each.pairs if pair[0] == text]
-        means = [each.mean(way.name, measure, text) for measure in question.measures]
-        figures = map(_figure, question.measures, means)
+        means = [each.mean(way.name, measure, text) for measure in measures]
+        figures = map(_figure, measures, means)
         rows.append([f"{way.name}, {text}", str(len(own)), *figures])
     return [f"| {' | '.join(row)} |" for row in rows]
 
@@ -283,7 +347,9 @@ def _figure(measure: Measure, mean: float) -> str:
 
 
 def _signed(measure: Measure, value: float) -> str:
-    return f"{100 * value:+.1f}" if measure in SHARES else f"{value:+.3f}"
+    """With a digit more where the sign is all that would be left."""
+    digits = 2 if abs(value) < 5e-4 else 1
+    return f"{100 * value:+.{digits}f}" if measure in SHARES else f"{value:+.3f}"
 
 
 def _by_rate(each: Answer) -> list[str]:
@@ -295,14 +361,14 @@ def _by_rate(each: Answer) -> list[str]:
     rows.append(["---"] * len(rows[0]))
     rated = [(way, rate) for way in question.ways for rate in question.rates_of(way)]
     for way, rate in rated:
-        every = chain.from_iterable(each.frontiers[way.name].values())
+        every = chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs)
         points = [point for point in every if point.rate == rate and point.rise < math.inf]
         if points:
             passes = sorted({f"{end(point.result.passes for point in points):.1f}" for end in (min, max)})
             rise = np.mean([point.rise for point in points])
             unseen = np.mean([figure_of(point, "unseen_loss") for point in points])
             means = [np.mean([100 * figure_of(point, name) for point in points]) for name in shares.values()]
-            cells = [way.name, f"{rate:g}", "-".join(passes), f"{rise:+.3f}", f"{unseen:.3f}"]
+            cells = [way.name, _rate(rate), "-".join(passes), f"{rise:+.3f}", f"{unseen:.3f}"]
             rows.append([*cells, *(f"{mean:.1f}%" for mean in means)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     crossed = [
@@ -319,11 +385,14 @@ def _by_rate(each: Answer) -> list[str]:
 
 
 def _crossing(each: Answer, way: Way, rise: float) -> str:
-    rates = [rate_at(points, rise) for points in each.frontiers[way.name].values()]
+    rates = [rate_at(each.frontiers[way.name][pair], rise) for pair in each.pairs]
     known = [rate for rate in rates if not math.isnan(rate)]
     if not known:
         return f"by {rise} at none of these rates"
-    return f"by {rise} at {statistics.median(known):.1e} ({min(known):.1e} to {max(known):.1e})"
+    lowest, middle, highest = map(
+        _rate, (float(f"{each:.1e}") for each in (min(known), statistics.median(known), max(known)))
+    )
+    return f"by {rise} at {middle} ({lowest} to {highest})"
 
 
 def _fill(text: str) -> str:
@@ -348,8 +417,26 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
 
     is_asked = "answers_03" in each.question.measures
     learned, words = ("closed_book", "questions answered (%)") if is_asked else ("recall", "recall (%)")
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes: Any = figure.subplots()
+    panels = [(learned, words)]
+    if "inside_03" in each.question.measures:
+        panels = [
+            (learned, "recall (%), from the second word of sentences"),
+            ("inside_recall", "inside sentences (%)"),
+        ]
+    figure = Figure(figsize=(7 + 3 * (len(panels) - 1), 4), layout="constrained")
+    for number, ((learned, words), axes) in enumerate(
+        zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True)
+    ):
+        _draw_panel(axes, each, learned, words, is_first=not number)
+    figure.legend(loc="outside right upper", fontsize=7)
+    # The same results give the same bytes.
+    with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _draw_panel(axes: Any, each: Answer, learned: str, words: str, *, is_first: bool) -> None:
+    import matplotlib as mpl
+
     for number, way in enumerate(each.question.ways):
         color = mpl.colormaps["turbo"](0.05 + 0.9 * number / len(each.question.ways))
         points = list(chain.from_iterable(each.frontiers[way.name][pair] for pair in each.pairs))
@@ -357,14 +444,11 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
         rates = [[point for point in points if point.rate == rate] for rate in (0.0, *each.question.rates_of(way))]
         rises = [np.mean([point.rise for point in same]) for same in rates if same]
         recalls = [100 * np.mean([figure_of(point, learned) for point in same]) for same in rates if same]
-        axes.plot(rises, recalls, "o-", color=color, label=way.name, markersize=4)
+        axes.plot(rises, recalls, "o-", color=color, label=way.name if is_first else None, markersize=4)
         if not number:
-            axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label="untrained", zorder=3)
+            label = "untrained" if is_first else None
+            axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label=label, zorder=3)
     for rise in (LITTLE, MORE):
         axes.axvline(rise, color="0.8", linewidth=1, zorder=0)
     axes.set_xlabel("rise of the loss on general text (further right: forgot more)")
     axes.set_ylabel(words)
-    figure.legend(loc="outside right upper", fontsize=7)
-    # The same results give the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None})

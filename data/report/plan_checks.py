@@ -35,6 +35,7 @@ RATE_SOURCES = {
     "preferences": "Learning from preferences needs about a tenth of the learning rate for next tokens",
 }
 # bench/recipe_data: whatever their schedule.
+FORGETTING_RATE = 3e-3
 FORGETS = (
     "In 9 of 10 of our measurements of 20 steps or more at 0.003 and more, the loss on general text rose by at "
     "least 0.1 (docs/what-works.md)"
@@ -268,7 +269,7 @@ def _suggest_learning(
     lowest, usual, highest = (each / strength for each in USUAL_RATES[method])
     usual = float(f"{usual:.1g}")
     if rate > highest:
-        why = f"{FORGETS if method == 'lora' else RATE_SOURCES[method]}."
+        why = f"{FORGETS if method == 'lora' and rate >= FORGETTING_RATE else RATE_SOURCES[method]}."
         yield Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
     elif rate < lowest:
         why = f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}."

@@ -183,6 +183,7 @@ def test_ways_are_read_where_they_forgot_equally_much():
     assert read(points, 0.1, "recall") == pytest.approx(0.2)
     assert read(points, 0.3, "recall") == pytest.approx(0.3 + 0.5 * 0.15 / 0.35)
     assert math.isnan(read(points, 0.6, "recall"))  # a higher rate might have learned more for it
+    assert math.isnan(read(points_of((0, 0.0), (0.05, 0.1), (1.2, 0.8)), 0.3, "recall"))  # nor is it near one
     assert read([*points, points[-1]._replace(rise=math.inf)], 0.6, "recall") == pytest.approx(0.8)
     assert read(points_of((0, 0.02), (0.2, 0.0)), 0.1, "recall") == pytest.approx(0.02)
     assert recipe.differences.forgotten_at_half(points) == pytest.approx(3.7 + 0.15 + 0.35 * 0.4)
@@ -239,14 +240,15 @@ def test_a_difference_is_told_only_from_enough_pairs_at_the_same_forgetting():
 
 @pytest.mark.parametrize("draw", ["normal", "exponential"])
 @pytest.mark.parametrize("pairs", [6, 12])
-def test_a_difference_is_claimed_in_at_most_five_percent_of_empty_tables_and_fifteen_points_are_found(draw, pairs):
-    apart = getattr(np.random.default_rng(4), draw)(size=pairs)
-    apart = 0.1 * (apart - apart.mean()) / apart.std()
-    tables = 300
+def test_a_difference_is_told_in_at_most_five_percent_of_empty_tables_and_fifteen_points_are_found(draw, pairs):
+    apart = getattr(np.random.default_rng(4), draw)(size=(4, pairs))
+    apart = 0.1 * (apart - apart.mean(axis=-1, keepdims=True)) / apart.std(axis=-1, keepdims=True)
+    rows = [("a", "recall_01"), ("a", "unseen"), ("b", "recall_01"), ("b", "unseen")]
+    table, tables = recipe.differences.Table(rows, [("lane", n) for n in range(pairs)], apart), 300
     chance = 0.05 + 2 * (0.05 * 0.95 / tables) ** 0.5  # two standard errors of the simulation
-    assert recipe.differences.claims_by_chance(apart, tables) <= chance
+    assert recipe.differences.told_by_chance(table, tables) <= chance
     if pairs == 12:
-        assert recipe.differences.claims_by_chance(apart, tables, planted=0.15) >= 0.8
+        assert recipe.differences.told_by_chance(table, tables, 0.15, 2) >= 0.8
 
 
 def test_the_page_claims_what_the_records_bear_and_nothing_else():
