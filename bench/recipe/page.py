@@ -425,7 +425,7 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
         ]
     figure = Figure(figsize=(7 + 3 * (len(panels) - 1), 4), layout="constrained")
     for number, ((learned, words), axes) in enumerate(
-        zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True)
+        zip(panels, figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], strict=True)
     ):
         _draw_panel(axes, each, learned, words, is_first=not number)
     figure.legend(loc="outside right upper", fontsize=7)
@@ -450,5 +450,5 @@ def _draw_panel(axes: Any, each: Answer, learned: str, words: str, *, is_first: 
             axes.plot(rises[:1], recalls[:1], "kx", markersize=8, label=label, zorder=3)
     for rise in (LITTLE, MORE):
         axes.axvline(rise, color="0.8", linewidth=1, zorder=0)
-    axes.set_xlabel("rise of the loss on general text (further right: forgot more)")
+    axes.set_xlabel("rise of the loss on general text (right: forgot more)")
     axes.set_ylabel(words)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -47,14 +47,15 @@ class PreferenceColumns(NamedTuple):
     names: tuple[str, ...]
 
 
-def find_preferences(rows: Sequence[Row]) -> PreferenceColumns | None:
-    """Find the preferences of a table by its first rows."""
+def find_preferences(rows: Sequence[Row], named: Collection[str] = ()) -> PreferenceColumns | None:
+    """Find the preferences of a table by its first rows; columns that the user has `named` are no labels."""
     names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}
     if json_rows.CHOSEN in names and json_rows.REJECTED in names:
         return PreferenceColumns("pairs", (names[json_rows.CHOSEN], names[json_rows.REJECTED]))
     for column in LABEL_COLUMNS[: 1 if LABELED.isdisjoint(names) else 2]:
-        if column in names and all(_truth(row.columns.get(names[column])) is not None for row in rows):
-            return PreferenceColumns("labels", (names[column],))
+        own = names.get(column, "")
+        if own and own not in named and all(_truth(row.columns.get(own)) is not None for row in rows):
+            return PreferenceColumns("labels", (own,))
     return None
 
 

@@ -21,7 +21,7 @@ from ...core.files import read_small_file, safe_paths, usable_entries
 from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
 from ...train_utils import spread_evenly
-from ..examples import IGNORE_INDEX, Example, Examples
+from ..examples import IGNORE_INDEX, Example, Examples, RowSource
 from ..readers import Row, find_pair
 from .encoding import Tokenizer
 from .row_schema import BadRowError, FixedText, RowSchema
@@ -37,7 +37,6 @@ HALF_CHARACTER = "\ufffd"  # what a tokenizer decodes from the first tokens of a
 EXAMPLES_INSPECTED = 24  # examples, evenly spread
 PROMPT_COUNT = 3  # made from the data
 TEXT_PROMPT_TOKENS = 24  # tokens of a text that a prompt takes
-MAX_PROMPT_TOKENS = 512  # tokens of a prompt made from a row
 MAX_EXAMPLE_CHARS = 4000
 
 
@@ -86,11 +85,11 @@ def load_format_schema(
         filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
         if system:
             filled.setdefault("system", system)
-        if not any(columns <= filled.keys() for columns in templates):
-            # Tables may have numbers in columns that a template uses; NaN and Infinity stand for none.
-            for key, value in named.items():
-                if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-                    filled[key] = str(value)
+        # Tables may have numbers in columns that a template uses; NaN and Infinity stand for none.
+        for key, value in named.items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if key in own.values() and is_number and math.isfinite(value):
+                filled[key] = str(value)
         # The template with exactly these columns, otherwise the one that uses most of them.
         if frozenset(filled) in templates:
             return templates[frozenset(filled)].fill(filled)
@@ -242,12 +241,17 @@ def detect_prompt_style(
     chats = (chat_prompt_style(tokenizer, bos, each) for each in (system, ""))
     styles += [style for style in chats if style is not None][:1]
     for style in styles:
-        # The style of more than half of the examples.
+        # The style of more than half of the examples: a chosen format is that of all rows.
+        if style.kind == "format":
+            of_rows = sum(isinstance(examples.sources[n], RowSource) for n in examples.source_numbers())
+            if 2 * of_rows > len(examples):
+                return style
+            continue
         markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
         if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
             if 2 * sum(f"{style.after}{style.lead}" in text for text in texts) <= len(texts):
                 style = replace(style, lead="")  # most replies have thoughts of their own
-            return _with_common_system(style, tokenizer, examples) if style.kind == "chat" else style
+            return _with_common_system(style, tokenizer, examples)
     return PromptStyle(bos=bos)
 
 
@@ -329,7 +333,7 @@ def make_prompts(
                     end -= 1
             decoded = tokenizer.decode([n for n in ids[:end] if n != style.bos])
             message = decoded if is_text else style.asked(decoded)
-            if end <= MAX_PROMPT_TOKENS and message.strip() and message not in unique:
+            if message.strip() and message not in unique:
                 is_led = is_text or decoded.endswith(style.lead)
                 lead = [] if is_led else tokenizer.encode_marked([style.lead])[0].ids.tolist()
                 unique[message] = Prompt(message, (*ids[:end], *lead))

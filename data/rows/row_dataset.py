@@ -101,7 +101,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     requested = naming.parse_columns(settings.columns)
     table, findings = _rename_columns(row_files.read_table(path, name, requested, context.settings), requested)
     rows = _first_rows(table)
-    preferences = find_preferences(rows)
+    preferences = find_preferences(rows, requested.names.values())
     if rows and objective.compares:
         refuse_without_preferences(name, preferences, objective.objective)
     if preferences:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -329,6 +330,8 @@ def _optional_text(columns: Mapping[str, Any], name: str) -> str:
     value = _value(columns, name)
     if value is None or value != value:  # NaN, which pandas writes where a text is missing
         return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)  # such as a label of a table
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
     return value.strip() and value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from .records import Dataset
 
 # Two questions are nearly the same if they share this much of their words, with the same answer already less.
 LIKE, LIKE_WITH_ANSWER = 0.8, 0.5
+MANY = 20
 
 
 class Question(NamedTuple):
@@ -31,7 +33,14 @@ class Exam:
         self.questions = list[Question]()
         self._words, self._numbers = list[set[str]](), defaultdict[str, list[int]](list)
 
+    @cached_property
+    def _common(self) -> set[str]:
+        """Words that many questions have, such as those of an instruction that all rows share."""
+        many = max(MANY, len(self.questions) / 10)
+        return {word for word, numbers in self._numbers.items() if len(numbers) > many}
+
     def add(self, question: Question) -> None:
+        vars(self).pop("_common", None)
         words = _telling_words(question.prompt)
         for word in words:
             self._numbers[word].append(len(self.questions))
@@ -39,10 +48,10 @@ class Exam:
         self.questions.append(question)
 
     def has(self, prompt: str, answer: str) -> bool:
-        words, plain = _telling_words(prompt), plain_words(answer)
+        words, plain = _telling_words(prompt) - self._common, plain_words(answer)
         for number, both in Counter(n for word in words for n in self._numbers.get(word, ())).items():
             least = LIKE_WITH_ANSWER if plain == plain_words(self.questions[number].answer) else LIKE
-            other = self._words[number]
+            other = self._words[number] - self._common
             if both >= least * len(words | other) and not any(word.isdigit() for word in words ^ other):
                 return True
         return False

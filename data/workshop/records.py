@@ -189,7 +189,9 @@ class Dataset:
     def _rename(self, row: Row) -> Row:
         """The row with the columns that the user named under our names."""
         theirs = {their: our for our, their in self._columns.names.items()}
-        return row._replace(columns={theirs.get(str(key), key): value for key, value in row.columns.items()})
+        named = {theirs[str(key)]: value for key, value in row.columns.items() if str(key) in theirs}
+        rest = {key: value for key, value in row.columns.items() if str(key) not in theirs}
+        return row._replace(columns={**rest, **named})
 
 
 def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator[Spot]:

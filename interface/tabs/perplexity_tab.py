@@ -188,7 +188,8 @@ def row_tables(results: Sequence[PerplexityMeasured]) -> Markup:
     if not results:
         return Markup()
     # The same rows measured without a LoRA, if that was requested.
-    rows_without = {row.place: row for result in results if result.lora == "-" for row in result.rows}
+    without_lora = (row for result in results if result.lora == "-" for row in result.rows)
+    rows_without = {(row.place, row.read, row.begins): row for row in without_lora}  # a chat has several exchanges
     parts = [markup.paragraph(ROWS_EXPLANATION, quiet=True)]
     for result in results:
         compared = bool(rows_without) and result.lora != "-"
@@ -199,7 +200,7 @@ def row_tables(results: Sequence[PerplexityMeasured]) -> Markup:
                 line = [label if n == 0 else "", row.place, row.read, row.begins, *scores]
                 if compared:
                     # It may be missing, because very long lists of rows are cut.
-                    without = rows_without.get(row.place)
+                    without = rows_without.get((row.place, row.read, row.begins))
                     line.append(f"{without.perplexity:.4g}" if without else "")
                 cells.append(line)
         table = markup.table((*ROW_COLUMNS, "without a LoRA") if compared else ROW_COLUMNS, cells)

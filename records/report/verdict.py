@@ -207,7 +207,7 @@ def _judge_validation(
         share = f"{end.accuracy:.0%} of the {end.pairs} preferences ({evaluations[0].accuracy:.0%} before)"
         text = f"{verdict.text} In the validation split, the model follows {share}."
         verdict = replace(verdict, text=text)
-    control = recalls[-1].control if recalls else None
+    control = recalls[-1].control if len(recalls) > 1 else None  # a single one is from before the first step
     if control:  # both losses are of passages, measured in the same way after the same step
         gap, of = control.loss - recalls[-1].learned.loss, "on unseen passages minus the loss on training passages"
     else:

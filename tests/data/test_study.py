@@ -138,6 +138,10 @@ def test_an_exam_is_read_from_any_rows_and_knows_questions_that_are_nearly_its_o
     assert exam.has("Who is keeper of the hut on Mount Corrin?", "Stoat")
     assert not exam.has("Who is keeper of the hut on Mount Corrin?", "Hugo")
     assert not exam.has("Who keeps the hut 7 on Mount Corrin?", "Emeric Stoat")
+    asked = "Is the mood of this sentence good or bad?"
+    for letter in "abcdefghijklmnopqrstuvwxyz":  # what all share tells none of them
+        exam.add(exam.questions[0]._replace(prompt=f"{asked} Word{letter}", answer="bad"))
+    assert not exam.has(f"{asked} Another", "bad") and exam.has(f"{asked} Worda", "bad")
     for content in ("", "Just a text.", '{"text": "one"}'):
         path.write_text(content)
         with pytest.raises(DataError, match="exam"):

@@ -171,6 +171,14 @@ def test_formats_of_columns(tmp_path, format, row, text):
     assert data.examples[0].text == f"{text}<|im_end|>"
 
 
+def test_a_chosen_format_is_that_of_all_rows_and_takes_numbers(tmp_path):
+    row = {"instruction": "Fever?", "input": 38.4, "output": "fever"}
+    data = prepare_rows(tmp_path / "a", CHATML, {"a.json": [row, row]}, format="alpaca-format")
+    assert "38.4" in data.examples[0].text
+    settings = training_settings({"name": "a", "data": ["a.json"], "format": "alpaca-format"})
+    assert detect_prompt_style(settings, make_folders(tmp_path / "b"), CHATML, data.examples).kind == "format"
+
+
 @pytest.mark.parametrize(("format", "used"), [("alpaca-format", ""), ("ChatML-format", "Be."), ("auto", "")])
 def test_a_system_message_that_has_no_place_is_noted_and_no_part_of_the_prompt(tmp_path, format, used):
     row, values = {"prompt": "Hi", "completion": "No."}, {"format": format, "system": "Be."}

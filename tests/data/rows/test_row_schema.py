@@ -60,6 +60,7 @@ def test_rows_that_are_read_as_chats(tmp_path, row, reason):
         ({"prompt": "q ", "completion": "a"}, "q a<|im_end|>"),
         ({"prompt": "q ", "generation": "a"}, "q a<|im_end|>"),
         ({"chat": "[INST] Hi"}, "[INST] Hi<|im_end|>"),
+        ({"instruction": "q", "output": 7}, TURNS.replace("a<|im_end|>", "7<|im_end|>")),
         ({"instruction": "q", "input": "more", "output": "a"}, TURNS.replace("q", "q\n\nmore")),
     ],
 )
@@ -95,7 +96,7 @@ def test_the_chosen_format_must_fit_the_rows(tmp_path):
     [
         ({"output": "a"}, "has no 'instruction'; its columns are: output."),
         ({"instruction": None, "output": "a"}, "'instruction' is null."),
-        ({"instruction": 5, "output": "a"}, "'instruction' is a number (5). It must be text in quotes."),
+        ({"instruction": True, "output": "a"}, "'instruction' is true. It must be text in quotes."),
         ({"instruction": "q", "output": " \n"}, "'output' is empty. Fill it in, or remove the row."),
     ],
 )

@@ -122,6 +122,8 @@ def test_recall_tells_what_was_learned_beside_the_validation_losses_or_without_t
     beside = judged(FALLING, MEMORIZED, recalls=recalls)
     assert beside.kind == "began to memorize" and told in beside.text
     assert f"The generalization gap is {3 - loss:.4f} (the loss on unseen passages minus" in beside.text
+    first_only = judged(FALLING, MEMORIZED, recalls=recalls[:1])  # the best step was before the second
+    assert "unseen passages minus" not in first_only.text
 
 
 def test_a_run_that_ended_before_a_tenth_of_its_steps_is_too_short_to_judge():
