@@ -33,7 +33,7 @@ from .text import (
     store_text,
 )
 
-# Larger files are read in parts; a smaller one takes up to 8.3 bytes of memory per character (docs/scale.md).
+# Larger files are read in parts; a smaller one takes up to 8.3 bytes of memory per character (docs/benchmarks.md).
 DIVIDED_BYTES = 64_000_000
 PART_CHARS = 1 << 24  # a part ends at the first hard cuts after so many
 MAX_PART_CHARS = 2 * PART_CHARS  # a part without a hard cut ends with a paragraph

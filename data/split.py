@@ -99,7 +99,7 @@ def split_texts(
                         start = end
                 parts.append(TextPart(number, start, stop, True))
     # Equal words make equal parts, whatever the spaces, case and signs between them.
-    contents = [_words(texts[part.file].text[part.start : part.end]) for part in parts]
+    contents = (_words(texts[part.file].text[part.start : part.end]) for part in parts)
     words = [arrow_store.text_digest(" ".join(content)) for content in contents]
     sizes = [part.end - part.start for part in parts]
     held_out = choose_parts(words, sizes, share, dataset_rng(seed, name))

@@ -73,6 +73,7 @@ class Paragraph(NamedTuple):
     line: bool = False  # an item of a list or a row of a table: no blank line between two of them
     menu: bool = False  # navigation of a web page
     links: int = 0  # of a web page, in a paragraph without other words
+    picture: bool = False  # or something else that is no text, so it is no empty line
 
 
 def join_paragraphs(
@@ -84,7 +85,7 @@ def join_paragraphs(
     for paragraph in paragraphs:
         cut = cut or paragraph.cut  # a cut before a blank paragraph moves to the next one
         if not paragraph.text.strip():
-            blank += 1
+            blank = 0 if paragraph.picture or paragraph.line else blank + 1
             continue
         cut = cut or blank >= blanks_that_cut  # the author's own, as in a text file
         filled.append(paragraph._replace(text=paragraph.text.strip("\n"), cut=cut))

@@ -12,7 +12,8 @@ from .documents import INVISIBLE, Paragraph, outermost
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
-SKIPPED_IN_WORD = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr"})
+SKIPPED_IN_WORD = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr", W + "rt"})
+NO_TEXT_IN_WORD = (W + "drawing", W + "pict", W + "object", W + "del")
 HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
 TITLE_LEVELS = {"title": 8, "subtitle": 9}  # headings that divide nothing
 
@@ -59,7 +60,8 @@ def _read_word_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
         heading = HEADING.match(style_name)
         level = int(heading[1]) if heading else TITLE_LEVELS.get(style_name.lower(), 0)
         is_item = element.find(f"{properties}numPr") is not None
-        yield Paragraph(text.replace("\f", "\n"), level, page_break or break_before, is_item)
+        picture = next(element.iter(*NO_TEXT_IN_WORD), None) is not None
+        yield Paragraph(text.replace("\f", "\n"), level, page_break or break_before, is_item, picture=picture)
         page_break = (has_break and not break_before) or element.find(f"{properties}sectPr") is not None
 
 
@@ -115,7 +117,8 @@ def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragrap
         if element.tag in texts:
             page_break = element.get(TEXT + "style-name") in break_styles
             level = int(element.get(TEXT + "outline-level", "1")) if element.tag == TEXT + "h" else 0
-            yield Paragraph(_odt_text(element), level, page_break, is_item)
+            picture = next(element.iter(DRAW + "frame"), None) is not None
+            yield Paragraph(_odt_text(element), level, page_break, is_item, picture=picture)
         elif element.tag == TABLE + "table-row":
             cells = []
             for cell in outermost(element, (TABLE + "table-cell",), SKIPPED_IN_ODT):

@@ -28,7 +28,7 @@ def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, .
     with pymupdf.open(stream.name, filetype="pdf") as document:
         if document.needs_pass:
             raise DataError(f"{name} is protected by a password. Save a copy without a password.")
-        flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
+        flags = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP | pymupdf.TEXT_PARAGRAPH_BREAK
         # Of a block, 4 is its text and 6 its kind: 0 is text, 1 a picture.
         blocks = (page.get_text("blocks", flags=flags) for page in document)
         pages = [[block[4] for block in page if block[6] == 0] for page in blocks]
@@ -49,7 +49,10 @@ def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, .
 
 
 def _remove_running_heads(pages: Sequence[list[str]]) -> list[list[str]]:
-    """Pages without the texts that stand first or last on most of them, digits disregarded."""
+    """Pages without the texts that stand first or last on most of them, or of the left or right ones.
+
+    Digits are disregarded.
+    """
 
     def key(text: str) -> str:
         return re.sub(r"[\d\s.·|/–—-]+", " ", text).strip().lower()
@@ -57,8 +60,10 @@ def _remove_running_heads(pages: Sequence[list[str]]) -> list[list[str]]:
     stripped = [[text for text in page if text.strip()] for page in pages]
     if len(pages) < MIN_PAGES:
         return [[text for text in page if not text.strip().isdigit()] for page in stripped]
-    edges = Counter(each for page in stripped for each in {key(text) for text in (page[:1] + page[-1:])})
-    repeated = {each for each, count in edges.items() if count > len(pages) / 2 or not each}
+    repeated = {""}
+    for side in (stripped, stripped[::2], stripped[1::2]):
+        edges = Counter(each for page in side for each in {key(text) for text in (page[:1] + page[-1:])})
+        repeated |= {each for each, count in edges.items() if count > max(2, len(side) / 2)}
     return [
         [text for n, text in enumerate(page) if not (n in (0, len(page) - 1) and key(text) in repeated)]
         for page in stripped
@@ -78,7 +83,10 @@ def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Par
             text = re.sub(r"\s+", " ", join_unspaced(HYPHENATED.sub(whole, block.strip()))).strip()
             starts_chapter = number in chapters and not position
             if pending and not position and not starts_chapter and _is_continued(pending.text, text):
-                pending = pending._replace(text=pending.text + joint(pending.text, text) + text)
+                joined = HYPHENATED.sub(whole, f"{pending.text}\n{text}")
+                if "\n" in joined:
+                    joined = pending.text + joint(pending.text, text) + text
+                pending = pending._replace(text=joined)
                 continue
             if pending:
                 yield pending

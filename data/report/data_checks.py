@@ -251,9 +251,12 @@ def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] |
             return escape_hard_cut(wider), why
         # The word of the headings, if most of them are inside sections. By the whole line, so that a heading and
         # its line in the table of contents count once.
-        headings = {match[0].strip(): match[match.lastindex or 0] for match in HEADING.finditer(text)}
-        for mark, count in Counter(headings.values()).most_common(1):
-            if count >= max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
+        matches = [(match[0].strip(), match[match.lastindex or 0]) for match in HEADING.finditer(text)]
+        for mark, count in Counter(dict(matches).values()).most_common(1):
+            is_whole = f"\n{text}".count(f"\n{mark}") <= sum(
+                each == mark for _, each in matches
+            )  # in no other line
+            if is_whole and count >= max(MIN_HEADINGS, HEADINGS_PER_SECTION * sections):
                 why = f"{count:,} headings start with {mark!r}, but there are only {sections:,} sections, so"
                 return f"\\n{mark}", f"{why} most chapters are not separated."
         return None
@@ -266,9 +269,10 @@ def _find_hard_cut(text: str, sections: int, hard_cut: str) -> tuple[str, str] |
         if not _is_underline(match)
     )
     for mark, count in marks.most_common(1):
-        if count >= MIN_MATCHES:
+        cut = mark if mark[0] in ORNAMENT_SIGNS else f"\n{mark}"
+        if count >= MIN_MATCHES and f"\n{text}".count(cut) <= count:  # else it would cut inside other lines, too
             why = f"{mark!r} appears {count} times at the start of a line, so it may separate sections."
-            return mark if mark[0] in ORNAMENT_SIGNS else f"\\n{mark}", why
+            return escape_hard_cut(cut), why
     for blank, count in Counter(BLANK_LINES.findall(text)).most_common(1):
         if count >= MIN_MATCHES:
             why = f"in {count} places, two blank lines contain spaces, so the hard cut does not match them."

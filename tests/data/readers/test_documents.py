@@ -143,10 +143,13 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
         cell.text = word
     inner = table.cell(1, 1).add_table(2, 1)
     inner.cell(0, 0).text, inner.cell(1, 0).text = "up", "down"
-    for text in ("", "c", "", "", "d"):  # two empty lines are the author's hard cut
+    for text in ("", "c", "", "", "d", ""):  # two empty lines are the author's hard cut
+        document.add_paragraph(text)
+    document.paragraphs[-1]._p.append(parse_xml(f"<w:r {namespace}><w:drawing/></w:r>"))  # and a picture is none
+    for text in ("", "e"):
         document.add_paragraph(text)
     document.save(tmp_path / "a.docx")
-    expected = f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz up down\n\nc\n\nd"
+    expected = f"The Book\n\nOne\n\nHe never came.\tSo.{CUT}Two\n\nb{CUT}c\n\nw\tx\ny\tz up down\n\nc\n\nd\n\ne"
     assert read_text(tmp_path / "a.docx") == expected
     (own,) = load.read_texts(tmp_path / "a.docx", "\n\n\n")
     assert str(own.text) == expected.replace(CUT, "\n\n\n").replace("c\n\nd", "c\n\n\nd")
@@ -169,6 +172,21 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     document.save(tmp_path / "a.pdf")
     expected = "It was a long journey, and the road went on. It ended.{}A well-known one.\n\nA well-known end."
     assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
+
+
+def test_a_pdf_of_a_novel_has_its_paragraphs_without_the_heads_of_left_and_right_pages(tmp_path):
+    document = pytest.importorskip("pymupdf").open()
+    for number in range(6):
+        page = document.new_page(width=300, height=300)
+        page.insert_text((20, 20), ("THE LONG ROAD", "JANE AUTHOR")[number % 2])
+        words = "abcdef"[number]
+        for place, line in enumerate(
+            (f'"{words}," he said.', '"No?"', '"Why not?"', f'"Well, {words}," she said.')
+        ):
+            page.insert_text((35, 60 + 12 * place), line)
+    document.save(tmp_path / "a.pdf")
+    text = read_text(tmp_path / "a.pdf")
+    assert "AUTHOR" not in text and "ROAD" not in text and text.count('"No?"\n\n"Why not?"') == 6
 
 
 KINDS = {"office": "office", "text": "text", "table": "table", "style": "style", "fo": "xsl-fo-compatible"}

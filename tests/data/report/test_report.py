@@ -94,6 +94,8 @@ def test_the_chapters_of_a_chinese_novel_are_suggested_unless_there_are_enough_s
     for number in ("二十四", "12"):
         ((value, why),) = suggested(tmp_path / number, chapter.format(number) * 5)
         assert value == r"\n第" and why.startswith("a.txt: '第' appears 5 times at the start of a line")
+    inside = "第二天，他醒了。\n"  # would be cut, too
+    assert suggested(tmp_path / "inside", chapter.format("一") * 5 + inside) == []
     chapters = [f"第{n}回　风雪山神庙\n林冲在草料场里住下了。雪越下越大。" for n in "一二三四五六七八九十"]
     text = "\n\n\n".join("\n".join(chapters[first : first + 5]) for first in (0, 5))
     ((value, why),) = suggested(tmp_path / "a", text)

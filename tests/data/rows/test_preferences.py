@@ -114,7 +114,9 @@ def test_labeled_replies_are_compared_with_the_reply_of_another_row(tmp_path, ro
 def test_a_label_of_texts_is_no_preference(tmp_path):
     data = prepared(tmp_path, *({"text": f"t {n}", "label": n > 0} for n in range(2)), objective="next_token")
     assert len(data.examples) == 2
-    rows = [{"dialogue": f"t {n}", "chat": "", "label": str(n > 0)} for n in range(2)]  # an answer that the user names
+    rows = [
+        {"dialogue": f"t {n}", "chat": "", "label": str(n > 0)} for n in range(2)
+    ]  # an answer that the user names
     columns = {"columns": "instruction=dialogue output=label"}
     assert len(prepared(tmp_path / "b", *rows, objective="next_token", **columns).examples) == 2
 
