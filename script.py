@@ -64,6 +64,9 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.version_info < (3, 11):  # before what an older one can't import
+        named = f"This is Python {sys.version.split()[0]} ({sys.executable})."
+        sys.exit("Standalone Training PRO needs Python 3.11 or newer. " + named)
     from .commands.main import main
 
     # Before torch is imported: waiting threads of OpenMP sleep, unless the user chose otherwise. On a machine with

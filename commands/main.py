@@ -8,18 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from ..core import dist_env
 from ..core.errors import SavingError, TrainingProError, error_message
 from ..core.readable import quote
 from ..core.version import launch_command
-from .environment import interpreter
 
-if TYPE_CHECKING:  # an older Python must get as far as the message that says so
-    Run = Callable[[Sequence[str]], int]
-
-
+Run = Callable[[Sequence[str]], int]
 COMMANDS: Mapping[str, str] = {
     "demo": "try Training PRO: set up a model and example data, and open the page",
     "page": "open the page in your browser and train your own models",
@@ -68,7 +63,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"Unknown command {name!r}.{similar}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
-        interpreter.check_python()
         for argument in rest:
             # Python keeps bytes that are no text as lone surrogates. They must not get into a record or a page.
             if any("\ud800" <= character <= "\udfff" for character in argument):

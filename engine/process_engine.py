@@ -63,6 +63,7 @@ def _in_worker(method: Method, *, gguf_loading: str = "") -> Method:
         target: OwnProcess | None = given["host"].own_process
         if target is None:
             return method(engine, *args, **more)
+        given["host"].card()  # an error where the environment is not ready: a worker would make another one
         folders = given["host"].folders
         job: Job | None = given.get("job")
         if job is not None:
@@ -102,6 +103,7 @@ class ProcessEngine(PeftEngine):
     def train(self, settings: TrainingSettings, host: Host, job: Job, *, resume: str = "") -> JobEnded:
         if (target := host.own_process) is None:
             return super().train(settings, host, job, resume=resume)
+        host.card()  # as for a worker
         job.log.append(Stage(text="Starting a process for the run"))
         folders = host.folders
         folder = choose_run_folder(settings, folders, resume)

@@ -37,7 +37,7 @@ class LlamaCppModel:
 
     def __init__(self, shared: Any, models: Any, server_module: Any) -> None:
         self._shared, self._models, self._server_module = shared, models, server_module
-        self.file = Path(shared.model.model_path).resolve()
+        self.file = Path(shared.model.model_path).absolute()  # a link may point to a file without an ending
 
     def attach(self, name: str, file: Path, strength: float) -> None:
         """Attach this LoRA instead of the one before; if llama.cpp refuses it, the model is loaded as it was."""

@@ -39,7 +39,6 @@ WEBUI_REQUIREMENT_LISTS = ("torch", "webui", "test")
 
 def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: bool = False) -> None:
     """Return only in an interpreter that has what is needed; start the command again in our own where it lacks."""
-    check_python()
     from ...core.jobs import console
     from ...downloads import virtual_env
 
@@ -59,6 +58,12 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
                 "{} does not have the required packages ({}), and several processes can't install "
                 "them at the same time. Run the command once without torchrun to create the environment, then "
                 "use torchrun from that environment.".format(sys.executable, ", ".join(modules))
+            )
+        if not environment.is_running and sys.version_info[:2] > own_environment.NEWEST:
+            newest = "{}.{}".format(*own_environment.NEWEST)
+            raise TrainingProError(
+                f"There are no packages for training for Python {sys.version.split()[0]} ({sys.executable}) yet. "
+                f"Start the command with Python {newest} or older."
             )
         say(environment.make(lists))
     if not environment.is_running:
@@ -82,16 +87,6 @@ def _has_libraries(modules: Sequence[str]) -> bool:
 
     has_all = all(module in sys.modules or find_spec(module) for module in modules)
     return has_all and not any(map(is_old, OLDEST_LIBRARIES.keys() & set(modules)))
-
-
-def check_python() -> None:
-    """Raise TrainingProError on an old Python, before it reaches syntax that it does not know."""
-    if sys.version_info[:2] < own_environment.OLDEST:
-        raise TrainingProError(
-            "Standalone Training PRO needs Python {}.{} or newer. This is Python {} ({}).".format(
-                *own_environment.OLDEST, sys.version.split()[0], sys.executable
-            )
-        )
 
 
 def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
