@@ -504,6 +504,7 @@ class RunController:
 
     def take_live(self, step: int) -> None:
         """Put the live settings in force that the user has asked for up to this step."""
+        self._saving.before = replace(self._saving.best)  # a save that fails in a pause forgets no best step
         requested: LiveSettings | None = self._control.live
         if requested is None or requested == self.live:
             return

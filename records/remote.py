@@ -226,8 +226,8 @@ settings ({settings_file}) and the data ({data_folder}) of the run {name!r}. It 
    With two GPUs:
        torchrun --nproc_per_node 2 script.py train FOLDER/{settings_file} --user-data FOLDER {arguments}
    To resume after Ctrl+C or a crash, add --resume to the same command.
-5. Copy loras/{name} from this folder into the loras folder of the first machine. The Runs tab then shows
-   the LoRA with its curve, its checkpoints and its report.
+5. Copy {home}/{name} from this folder into the {home} folder of the first machine. If that has a folder of this
+   name already, rename one of them first: copied into each other, two runs would be mixed.
 """
 
 
@@ -280,6 +280,7 @@ def write_portable_run(
         requirements=REQUIREMENTS,
         name=settings.what.name,
         models=copied,
+        home="models" if settings.lora.whole_model else "loras",
         arguments=" ".join(f'"{word}"' if " " in word else word for word in words),
     )
     try:

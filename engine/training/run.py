@@ -18,9 +18,11 @@ from transformers import set_seed
 
 from ...core import dist_env
 from ...core.errors import DataError, ModelError, SavingError, SettingsError, first_line
+from ...core.files import move_new_folder
 from ...core.host import Host, ModelCard, get_model_card
 from ...core.jobs import (
     Advice,
+    CheckpointSaved,
     Job,
     JobEnded,
     Note,
@@ -164,7 +166,9 @@ def _train_in_segments(run_plan: RunPlan, state: RunState, start: Path | None, h
             job.log.append(Stage(text=text, kind=StageKind.PAUSED))
             while job.control.asked(Request.PAUSE):
                 job.control.take(Request.FREE_MEMORY)  # pressed again, but it is free already
-                job.control.wait_while_paused()
+                if job.control.wait_while_paused():  # to save: the checkpoint of the pause becomes the user's own
+                    start = move_new_folder(start, run_plan.folder.checkpoint(step, "user"))
+                    job.log.append(CheckpointSaved(step=step, folder=start, reason="user"))
             if job.control.asked(Request.STOP):
                 if names:
                     text = f"The model stays unloaded, so {adapter.removed_message(names)}"

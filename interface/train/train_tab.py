@@ -97,7 +97,7 @@ class ResumePanel:
                 return self._context.resume_run(run.folder)
             if button is self._keep_button:
                 inventory.keep_run(run, folders)
-                return f"{run.name} is now a LoRA with the weights from step {run.safe_step}."
+                return f"{run.name} now has the weights from step {run.safe_step}."
             inventory.discard_run(run, folders)
             return f"Discarded {run.name}."
 

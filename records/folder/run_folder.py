@@ -258,8 +258,9 @@ class RunFolder:
             self.recover()
 
     def write_settings(self, settings: TrainingSettings) -> None:
-        """Write the settings that the user chose."""
-        files.write_json(self.path / run_files.PARAMETERS, as_file(settings))
+        """Write the settings that the user chose; the answer for this folder is none for another run."""
+        values = {**as_file(settings), "if_exists": IF_EXISTS.default}
+        files.write_json(self.path / run_files.PARAMETERS, values)
 
     def write_data_sample(self, sample: Sequence[Mapping[str, str]], *, private: bool) -> None:
         """Write the first examples, to the folder of the LoRA and, unless they are chats, to the webui's logs."""

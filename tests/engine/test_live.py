@@ -174,6 +174,16 @@ def test_a_pause_that_frees_the_gpu_resumes_bit_for_bit_and_puts_the_lora_back_o
     assert not torch.equal(logits(), before)
 
 
+def test_a_checkpoint_saved_while_the_memory_is_free_is_the_users(place):
+    def save(job):
+        job.control.ask(Request.CHECKPOINT)
+        threading.Timer(0.5, resume, [job]).start()
+
+    job = freeing(FREE_AT_5, save)
+    assert place.train(job=job, max_steps=7).outcome == "finished"
+    assert (5, "checkpoint-5-user") in saved(job) and (place.lora() / "checkpoint-5-user").is_dir()
+
+
 def test_a_request_after_the_last_step_is_answered(place):
     job = watched_job(lambda job, event: getattr(event, "text", "") == "Saving the LoRA" and extending(1)(job))
     assert place.train(job=job, max_steps=1).outcome == "finished"
