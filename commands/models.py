@@ -61,7 +61,7 @@ def run_merge(arguments: Sequence[str]) -> int:
     request = MergeRequest(options.find_lora(args.lora, host.folders), out, shard_size)
     engine = options.make_engine(args)
     job = options.run_job("merge", f"Merging {args.lora}", host, partial(engine.merge, request, host))
-    if job.end is not None and job.end.outcome != "failed":
+    if job.end is not None and job.end.folder is not None:
         print(job.end.folder)
     return options.exit_code(job)
 

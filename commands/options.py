@@ -158,7 +158,7 @@ def run_job(kind: JobKind, title: str, host: Host, work: JobFn) -> Job:
 
 
 def exit_code(job: Job) -> int:
-    return 1 if job.end is None or job.end.outcome == "failed" else 0
+    return 0 if job.end is not None and job.end.outcome == "finished" else 1
 
 
 @contextmanager

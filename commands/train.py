@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         return _train_several(args, host)
     settings = read_settings(args, host, next(iter(args.settings), None))
     job = _train_one(settings, host, options.make_engine(args), resume=args.resume or "")
-    return options.exit_code(job)
+    return 1 if job.end is None or job.end.outcome == "failed" else 0  # a stopped run is saved, and can resume
 
 
 def add_settings(parser: argparse.ArgumentParser, *, files: str = "?", words: str = "settings file") -> None:

@@ -167,7 +167,7 @@ def split_rows(
         groups += [(file, np.array(part, np.int64)) for part in parts.values()]
     if len(groups) == 1 and len(groups[0][1]) > 1:
         file, part = groups[0]
-        groups = [(file, half) for half in np.split(part, [-max(1, round(share * len(part)))])]
+        groups = [(file, half) for half in np.split(part, [-min(len(part) - 1, max(1, round(share * len(part))))])]
         chosen = {1}
     else:
         of_group = ((sources[file], part.tolist()) for file, part in groups)

@@ -275,7 +275,7 @@ def _convert_steps(old: _OldFile, new: dict[str, Any], is_webui: bool) -> list[s
     warmup = _steps(old, "warmup_steps") or old.number("warmup_ratio") or 0
     new["schedule"] = "constant" if schedule == "constant_with_warmup" else schedule
     new["warmup_steps"] = 0 if schedule == "constant" else warmup
-    if 0 < new["warmup_steps"] < 1:
+    if isinstance(new["warmup_steps"], float) and 0 < new["warmup_steps"] < 1:
         notes.append("Warmup Steps: a share is at most 100 steps here, and one epoch. For more, enter the steps.")
     if name := old.name("optimizer"):
         new["optimizer"] = "adamw_torch" if name in REMOVED_OPTIMIZERS else name

@@ -1,7 +1,4 @@
-"""Provide a Python interpreter with the libraries that a command needs: the user's as it is, or one in `.venv`.
-
-This file must be readable by old versions of Python 3, so that it can tell the user that they are too old.
-"""
+"""Provide a Python interpreter with the libraries that a command needs: the user's as it is, or one in `.venv`."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def ensure_environment(need: str, *, torch_spec: str | None = None, webui_pins: 
                 "them at the same time. Run the command once without torchrun to create the environment, then "
                 "use torchrun from that environment.".format(sys.executable, ", ".join(modules))
             )
-        if not environment.is_running and sys.version_info[:2] > own_environment.NEWEST:
+        if not environment.python.is_file() and sys.version_info[:2] > own_environment.NEWEST:
             newest = "{}.{}".format(*own_environment.NEWEST)
             raise TrainingProError(
                 f"There are no packages for training for Python {sys.version.split()[0]} ({sys.executable}) yet. "

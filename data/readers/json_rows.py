@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -300,6 +301,12 @@ def _to_row(number: int, value: Any) -> Row:
     return Row(
         number, {}, f"is {describe_value(value)}. Each row must be a JSON object whose keys are column names."
     )
+
+
+def number_text(value: Any) -> str | None:
+    """A number of a table, such as a label, as text; NaN and Infinity stand for none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if is_number and math.isfinite(value) else None
 
 
 def describe_value(value: Any) -> str:

@@ -13,7 +13,8 @@ from .documents import INVISIBLE, Paragraph, outermost
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
 SKIPPED_IN_WORD = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr", W + "rt"})
-NO_TEXT_IN_WORD = (W + "drawing", W + "pict", W + "object", W + "del")
+MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}oMath"
+NO_TEXT_IN_WORD = (W + "drawing", W + "pict", W + "object", W + "del", W + "moveFrom", MATH)
 HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
 TITLE_LEVELS = {"title": 8, "subtitle": 9}  # headings that divide nothing
 

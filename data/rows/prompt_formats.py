@@ -7,7 +7,6 @@ training examples; with it sample prompts are made, and users are told how to pr
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from ...core.host import Folders
 from ...settings.definitions import TrainingSettings
 from ...train_utils import spread_evenly
 from ..examples import IGNORE_INDEX, Example, Examples, RowSource
-from ..readers import Row, find_pair
+from ..readers import Row, find_pair, json_rows
 from .encoding import Tokenizer
 from .row_schema import BadRowError, FixedText, RowSchema
 
@@ -85,11 +84,9 @@ def load_format_schema(
         filled = {key: value for key, value in named.items() if isinstance(value, str) and value.strip()}
         if system:
             filled.setdefault("system", system)
-        # Tables may have numbers in columns that a template uses; NaN and Infinity stand for none.
         for key, value in named.items():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if key in own.values() and is_number and math.isfinite(value):
-                filled[key] = str(value)
+            if key in own.values() and (number := json_rows.number_text(value)):
+                filled[key] = number
         # The template with exactly these columns, otherwise the one that uses most of them.
         if frozenset(filled) in templates:
             return templates[frozenset(filled)].fill(filled)

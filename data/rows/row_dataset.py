@@ -21,7 +21,13 @@ from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
 from .conversations import Conversations
 from .encoding import PrepareContext, RowEncoder, RowReport
-from .preferences import find_preferences, preference_notes, refuse_without_preferences, split_preferences
+from .preferences import (
+    LABEL_COLUMNS,
+    find_preferences,
+    preference_notes,
+    refuse_without_preferences,
+    split_preferences,
+)
 from .text_quality import TextInspector, load_refusal_phrases
 
 FIRST_ROWS = 200  # read to detect the row schema
@@ -101,7 +107,9 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     requested = naming.parse_columns(settings.columns)
     table, findings = _rename_columns(row_files.read_table(path, name, requested, context.settings), requested)
     rows = _first_rows(table)
-    preferences = find_preferences(rows, requested.names.values())
+    preferences = find_preferences(
+        rows, [theirs for ours, theirs in requested.names.items() if ours not in LABEL_COLUMNS]
+    )
     if rows and objective.compares:
         refuse_without_preferences(name, preferences, objective.objective)
     if preferences:

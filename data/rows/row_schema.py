@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -330,8 +329,8 @@ def _optional_text(columns: Mapping[str, Any], name: str) -> str:
     value = _value(columns, name)
     if value is None or value != value:  # NaN, which pandas writes where a text is missing
         return ""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return str(value)  # such as a label of a table
+    if name.strip().lower() != "system" and (number := json_rows.number_text(value)):
+        return number
     if not isinstance(value, str):
         raise BadRowError(f"'{name}' is {describe_value(value)}. It must be text in quotes.")
     return value.strip() and value

@@ -32,6 +32,7 @@ class Exam:
     def __init__(self) -> None:
         self.questions = list[Question]()
         self._words, self._numbers = list[set[str]](), defaultdict[str, list[int]](list)
+        self._prompts = set[str]()
 
     @cached_property
     def _common(self) -> set[str]:
@@ -45,16 +46,21 @@ class Exam:
         for word in words:
             self._numbers[word].append(len(self.questions))
         self._words.append(words)
+        self._prompts.add(plain_words(question.prompt))
         self.questions.append(question)
 
     def has(self, prompt: str, answer: str) -> bool:
-        words, plain = _telling_words(prompt) - self._common, plain_words(answer)
+        all_words, plain = _telling_words(prompt), plain_words(answer)
+        words = all_words - self._common
         for number, both in Counter(n for word in words for n in self._numbers.get(word, ())).items():
             least = LIKE_WITH_ANSWER if plain == plain_words(self.questions[number].answer) else LIKE
             other = self._words[number] - self._common
-            if both >= least * len(words | other) and not any(word.isdigit() for word in words ^ other):
+            # A name that many questions have tells nothing, but another one in its place does.
+            apart = all_words ^ self._words[number]
+            is_other = any(word.isdigit() or word in self._common for word in apart)
+            if both >= least * len(words | other) and not is_other:
                 return True
-        return False
+        return plain_words(prompt) in self._prompts
 
 
 def read_exam(paths: Iterable[Path]) -> Exam:

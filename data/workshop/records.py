@@ -132,9 +132,8 @@ class Dataset:
 
     def refuse_mixture(self) -> None:
         """A DataError where one file could not hold all of it: a file has rows of one kind."""
-        kinds = {schema.kind if schema else "unknown" for _, schema in self._tables} | (
-            {"text"} if self.texts else set()
-        )
+        kinds = {" ".join((schema.kind, *schema.columns)) for _, schema in self._tables if schema}
+        kinds |= {"text"} if self.texts else set()
         if len(kinds) > 1:
             name, found = self.path.name, ", ".join(sorted(kinds))
             raise DataError(f"{name} has several kinds of files ({found}), which one file can't hold. Choose one.")
@@ -209,6 +208,7 @@ def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator
     for name, role in roles.items():
         key = by_name.get(name)
         value = columns.get(key) if key is not None else None
+        value = json_rows.number_text(value) or value if role in ("user", "assistant") else value
         if isinstance(value, str):
             yield Spot(role, value, (str(key),))
         for number, message in enumerate(value if isinstance(value, list) else ()):

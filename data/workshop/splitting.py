@@ -108,6 +108,8 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
 def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     """Write a dataset as rows of JSON in a common form; without one, in that which fits the dataset."""
     check_ending(out, dataset)
+    if form is None:
+        dataset.refuse_mixture()
     result = Cleaned()
 
     def converted() -> Iterator[Record]:

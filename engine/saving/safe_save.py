@@ -134,7 +134,7 @@ def save_tokenizer(card: ModelCard, base: Any, folder: Path) -> None:
         shutil.copyfile(file, folder / file.name)
 
 
-def save_trained_model(run: RunPlan, model: Any, folder: Path, *, to_resume: bool = False) -> None:
+def save_trained_model(run: RunPlan, model: Any, folder: Path) -> None:
     """Save the result of a run: the LoRA, or the model in shards with its tokenizer."""
     if not run.settings.lora.whole_model:
         adapter.save_adapter(model, folder)
@@ -144,9 +144,7 @@ def save_trained_model(run: RunPlan, model: Any, folder: Path, *, to_resume: boo
     use_cache, model.config.use_cache = model.config.use_cache, True
     try:
         with adapter.translate_write_errors():
-            # The Trainer resumes with the names that the model has in memory. On the Hub, others may be in use.
-            options = {"max_shard_size": run.settings.machine.shard_size, "save_original_format": not to_resume}
-            save_model(model, folder, **options)
+            save_model(model, folder, max_shard_size=run.settings.machine.shard_size)
             save_tokenizer(run.card, model, folder)
     finally:
         model.config.use_cache = use_cache

@@ -231,7 +231,20 @@ class RunTrainer(TrainerHooks):
         """Save the weights of a checkpoint: the LoRA, or all weights if they are trained."""
         if self.args.should_save and output_dir is not None:
             model = self.accelerator.unwrap_model(self.model)
-            safe_save.save_trained_model(self._run_plan, model, Path(output_dir), to_resume=True)
+            safe_save.save_trained_model(self._run_plan, model, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the weights of a checkpoint.
+
+        Those of a whole model are on disk under the names of the Hub, which may be other ones than in memory, and
+        the Trainer would leave out what it does not know.
+        """
+        if not self._run_plan.settings.lora.whole_model:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        trained = self.accelerator.unwrap_model(model or self.model)
+        saved = type(trained).from_pretrained(resume_from_checkpoint, dtype=trained.dtype)
+        trained.load_state_dict(saved.state_dict())
 
 
 class _Arguments(TrainingArguments):  # type: ignore[misc]

@@ -307,7 +307,8 @@ class TrainTab:
         restored = {key: own.get(key, SETTINGS[key].default) for key in of_run if key not in typed}
         if not self._context.read_only_reason():
             with suppress(TrainingProError, OSError):  # with what was typed during the run for the next one
-                presets.save_form(self._context.host.folders.form, {**values, **restored})
+                rules = {key: values[key] for key in LIVE_KEYS}
+                presets.save_form(self._context.host.folders.form, {**own, **rules, **restored})
         return {**unchanged, **self.form.updates(restored)}
 
     def _consequences(self, inputs: Mapping[Any, Any]) -> dict[Any, Any]:

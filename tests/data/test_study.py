@@ -141,7 +141,11 @@ def test_an_exam_is_read_from_any_rows_and_knows_questions_that_are_nearly_its_o
     asked = "Is the mood of this sentence good or bad?"
     for letter in "abcdefghijklmnopqrstuvwxyz":  # what all share tells none of them
         exam.add(exam.questions[0]._replace(prompt=f"{asked} Word{letter}", answer="bad"))
+        exam.add(exam.questions[0]._replace(prompt=f"Who is Emeric's {letter * 3}?", answer=letter))
     assert not exam.has(f"{asked} Another", "bad") and exam.has(f"{asked} Worda", "bad")
+    exam.add(exam.questions[0]._replace(prompt="Who is Emeric?", answer="a ferryman"))
+    assert exam.has("Who is Emeric?", "a ferryman") and exam.has("Who is Emeric's aaa?", "a")
+    assert not exam.has("Who is Nila's aaa?", "a")
     for content in ("", "Just a text.", '{"text": "one"}'):
         path.write_text(content)
         with pytest.raises(DataError, match="exam"):
