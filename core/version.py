@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 VERSION = "1.0.0"
@@ -26,6 +27,11 @@ LOADED_MTIME = newest_mtime()
 def python_command() -> str:
     """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
     return "py" if os.name == "nt" else "python3"
+
+
+def install_command(package: str) -> str:
+    """The command that installs a package for this very Python."""
+    return f"{sys.executable} -m pip install {package}"
 
 
 def launch_command() -> str:

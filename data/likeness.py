@@ -43,7 +43,7 @@ SCRIPTS = {
 SCRIPT_LETTERS = {language: re.compile(f"[{letters}]") for language, letters in SCRIPTS.items()}
 # The commonest words of each language; a text is in the language with most of its words among them.
 COMMON_WORDS = {
-    "en": "the of and to in is that it was for with he she you i not they are have be this on at but my what from",
+    "en": "a the of and to in is that it was for with he she you i not they are have be this on at but my what",
     "de": "der die das und ist nicht ich ein eine zu den von mit sie es dem auf sich war im für als auch wie er",
     "fr": "le la les et est des une dans que qui pas je il elle pour vous un du en ce sur se au avec ne plus",
     "es": "el la los las y es que de en un una por con no se del lo su para como más yo pero al fue era muy",
@@ -56,6 +56,7 @@ COMMON_WORDS = {
     "ru": "и в не на что я с он как это по она но к из у за так же все от бы было мы вы его",
     "uk": "і в не на що я з він як це та у до але вона за так від ми ви його був було який й",
 }
+LANGUAGES = (*SCRIPTS, *COMMON_WORDS)
 LANGUAGES_OF = {
     word: [language for language, words in COMMON_WORDS.items() if word in words.split()]
     for word in {word for words in COMMON_WORDS.values() for word in words.split()}

@@ -165,10 +165,12 @@ def split_rows(
         for number, group in enumerate(numbers.tolist()):
             parts[group].append(number)
         groups += [(file, np.array(part, np.int64)) for part in parts.values()]
-    if len(groups) == 1 and len(groups[0][1]) > 1:
-        file, part = groups[0]
-        groups = [(file, half) for half in np.split(part, [-min(len(part) - 1, max(1, round(share * len(part))))])]
-        chosen = {1}
+    file, part = groups[0] if len(groups) == 1 else (0, np.array([], np.int64))
+    prompts = [_prompt_of(sources[file], n) for n in part.tolist()]  # the same one for all versions of a reply
+    if len(unique := [*dict.fromkeys(prompts)]) > 1:
+        late = {*unique[-min(len(unique) - 1, max(1, round(share * len(unique)))) :]}
+        is_late = np.array([prompt in late for prompt in prompts])
+        groups, chosen = [(file, part[~is_late]), (file, part[is_late])], {1}
     else:
         of_group = ((sources[file], part.tolist()) for file, part in groups)
         contents = [b"".join(source.example(n).ids.tobytes() for n in part) for source, part in of_group]
@@ -183,6 +185,11 @@ def split_rows(
         [select_rows(source, np.setdiff1d(np.arange(len(source)), out)) for source, out in pairs],
         [select_rows(source, out) for source, out in pairs],
     )
+
+
+def _prompt_of(source: RowSource, number: int) -> bytes:
+    start, end = source.first[number : number + 2].tolist()
+    return bytes(source.all_ids[start : start + int(source.all_trained[start:end].argmax())])
 
 
 def choose_parts(

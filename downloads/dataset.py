@@ -24,6 +24,7 @@ from ..core.errors import DataError, StoppedError, first_line
 from ..core.files import new_files
 from ..core.hub_upload import REPOSITORY
 from ..core.jobs import JobEnded, Note, Stage
+from ..core.version import install_command
 from ..train_utils import format_count, size
 from . import hub_models
 from .fetching import Emit, IsStopped
@@ -115,7 +116,7 @@ def _rows_of_hub(source: DatasetSource, emit: Emit) -> Iterator[tuple[bytes, flo
     if datasets is None or int(datasets.__version__.partition(".")[0]) < OLDEST_LIBRARY:
         raise DataError(
             f"To get datasets from the Hub, the package datasets is needed, version {OLDEST_LIBRARY} or newer: "
-            "pip install -U datasets"
+            f"{install_command('-U datasets')}"
         )
     with hub_models.explain_hub_errors(HubModel(name, kind="dataset")):
         api = hub_models.import_hub().HfApi()

@@ -17,7 +17,7 @@ from ..core.errors import ModelError, SettingsError, TrainingProError
 from ..core.findings import Finding, advice, problem, texts
 from ..core.host import Host, ModelCard
 from ..core.model_shape import ModelShape
-from ..core.version import launch_command
+from ..core.version import install_command, launch_command
 from ..records.folder import RunFolder, choose_run_folder, read_log
 from ..settings.definitions import RANDOM_SEED, SETTINGS, TrainingSettings
 
@@ -43,8 +43,8 @@ _OPTIMIZER_PACKAGES: Mapping[str, tuple[str, ...]] = {
     "apex": ("adamw_apex_fused",),
 }
 _INSTALL_HINTS = {
-    "optimi": "pip install torch-optimi",
-    "torchao": 'pip install "torchao<0.18", because torchao 0.18 does not work with the webui\'s PEFT 0.18',
+    "optimi": install_command("torch-optimi"),
+    "torchao": f"{install_command('torchao==0.17')}, because 0.18 does not work with the webui's PEFT 0.18",
     "torchdistx": "not on PyPI: https://github.com/pytorch/torchdistx",
     "apex": "from NVIDIA, not on PyPI: https://github.com/NVIDIA/apex",
 }
@@ -85,7 +85,7 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     reporter = settings.records.report_to
     modules = ("tensorboard", "tensorboardX") if reporter == "tensorboard" else (reporter,)
     if reporter != "none" and not any(map(find_spec, modules)):
-        install = f"{reporter} is not installed. Install it (pip install {reporter}), or choose none."
+        install = f"{reporter} is not installed. Install it ({install_command(reporter)}), or choose none."
         yield problem("report_to", f"Report to: {install}")
     if settings.machine.workers and not host.owns_process:
         # On Windows, each process would start the webui again.
@@ -209,11 +209,12 @@ def base_weight_findings(settings: TrainingSettings, dtype: str) -> Iterator[Fin
             )
         # bfloat16 has 8 significant bits, so a change below 1/256 of a weight is lost.
         if dtype == "bfloat16" and rate < SAFE_LR:
+            higher = "" if lora.whole_model else f" train them at {SAFE_LR:g} or more,"
             yield advice(
                 key,
                 f"{label}: the model is in bfloat16, which rounds away changes that are smaller than about 1/256 "
                 f"of a weight. At their learning rate of {rate:g}, many updates of {weights} are lost. Load the "
-                f"model in float32, train them at {SAFE_LR:g} or more, or {turn_off}.",
+                f"model in float32,{higher} or {turn_off}.",
             )
 
 
@@ -231,7 +232,7 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
     if device != "cuda":
         yield problem("attention", "Attention: flash_attention_2 needs an NVIDIA GPU. Choose auto.")
     elif find_spec("flash_attn") is None:
-        install = "Install it (pip install flash-attn --no-build-isolation), or choose auto."
+        install = f"Install it ({install_command('flash-attn --no-build-isolation')}), or choose auto."
         yield problem("attention", f"Attention: flash_attention_2 needs the flash-attn package. {install}")
     elif compute_dtype == "float32":
         # The kernels of flash-attn accept only half precision.
@@ -241,7 +242,7 @@ def attention_problems(attention: str, device: str, compute_dtype: str) -> Itera
 
 def liger_problems(device: str) -> Iterator[Finding]:
     if find_spec("liger_kernel") is None:
-        install = "Install it (pip install liger-kernel), or turn Liger kernels off."
+        install = f"Install it ({install_command('liger-kernel')}), or turn Liger kernels off."
         yield problem("liger", f"Liger kernels: the liger-kernel package is missing. {install}")
     elif device != "cuda":
         yield problem("liger", "Liger kernels need a GPU. Turn Liger kernels off.")
@@ -265,7 +266,7 @@ def optimizer_problems(name: str, device: str) -> Iterator[Finding]:
     if reasons:
         yield problem("optimizer", f"Optimizer: {name} does not work here: {reasons[0]}. Choose adamw_torch.")
     elif package and find_spec(package) is None:
-        hint = _INSTALL_HINTS.get(package, f"pip install {package}")
+        hint = _INSTALL_HINTS.get(package) or install_command(package)
         install = f"needs the {package} package ({hint}). Install it, or choose adamw_torch."
         yield problem("optimizer", f"Optimizer: {name} {install}")
     elif package == "bitsandbytes" and device == "cpu":

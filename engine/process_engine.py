@@ -379,7 +379,7 @@ def last_lines(output: bytes) -> str:
 
 def _command(name: str, target: OwnProcess, folders: Folders, *words: str) -> list[str]:
     if not target.python.is_file():
-        raise ModelError("The environment for training is missing. Press 'Set up training'.")
+        raise ModelError("The environment for training is missing. Set it up on the Train tab.")
     # -I: neither the variables nor the folder of the program with the tab have modules for another Python.
     command = [str(target.python), "-I", str(copy_program(folders) / "script.py"), name, *words]
     command += ["--model", target.model, "--load", target.loading, "--user-data", str(folders.user_data)]

@@ -133,7 +133,7 @@ class WebuiHost:
             if chosen and not Path(target.model).exists():
                 problem = f"{chosen}, chosen under 'What to train', is not in {self.folders.models}. Choose again."
             elif not own_environment(self.folders).state.can_train:
-                problem = f"To train {name}, press 'Set up training' first."
+                problem = f"To train {name}, the environment for training is needed. Set it up below."
             return ModelStatus(
                 name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), problem
             )

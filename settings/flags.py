@@ -48,7 +48,7 @@ def add_flag_group(parser: argparse.ArgumentParser, words: str, keys: Sequence[s
             default=argparse.SUPPRESS,
             metavar=_METAVARS.get(setting.kind, "VALUE"),
             # argparse formats the help with %, so a percent sign has to be doubled.
-            help=f"{setting.help} ({_accepted_values(setting)}{default})".replace("%", "%%"),
+            help=f"{setting.label}: {setting.help} ({_accepted_values(setting)}{default})".replace("%", "%%"),
             **(several if setting.kind in ("names", "texts") or setting.free else {}),
         )
 

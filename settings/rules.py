@@ -13,7 +13,7 @@ from .definitions import FULL_FINETUNE, RANDOM_SEED, SETTINGS, TrainingSettings,
 from .name_rules import NAME_AND_PERCENT
 
 # Limits on what is plausible, not on what is possible: beyond them, Check gives advice.
-SPLIT_HINT = "Use a validation split (eval_share 0.05)."
+SPLIT_HINT = "start a run with a validation split (eval_share 0.05)."
 MAX_LORA_RATE, MAX_FULL_RATE = 1e-2, 1e-3
 MAX_PREFERENCE_RATE, USUAL_PREFERENCE_RATE = 1e-4, 2e-5
 USUAL_FIRST_LOSS = 4.0
@@ -52,10 +52,10 @@ def _check_data(settings: TrainingSettings) -> Iterator[Finding]:
     has_split = aside.eval_data or aside.eval_share
     if settings.stopping.early_stopping and not has_split:
         needs = "this needs evaluations, but there is no validation split"
-        yield problem("early_stopping", f"Early stopping: {needs}. {SPLIT_HINT}")
+        yield problem("early_stopping", f"Early stopping: {needs}. Set it to 0, or {SPLIT_HINT}")
     if settings.saving.keep_best == "accuracy" and not has_split:
         needs = "there is no validation split to measure the accuracy on"
-        yield problem("keep_best", f"Keep the best, by accuracy: {needs}. {SPLIT_HINT}")
+        yield problem("keep_best", f"Keep the best, by accuracy: {needs}. Choose another measure, or {SPLIT_HINT}")
     # Without the share and the slash: 'book/:50' is the folder 'book'.
     shares = {name: NAME_AND_PERCENT.fullmatch(name.strip()) for name in (*what.data, *aside.eval_data)}
     names = {name: (share["name"] if share else name).strip().rstrip("/\\") for name, share in shares.items()}

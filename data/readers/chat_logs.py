@@ -273,7 +273,9 @@ def _message(
     kept = clean(text, left_out)
     versions = [clean(other, Counter()) for other in others if isinstance(other, str)]
     if kept:
-        yield ChatMessage(name, mine, kept, tuple(dict.fromkeys(v for v in versions if v not in ("", kept))))
+        # What the kept reply begins with was kept, too, and continued.
+        rejected = dict.fromkeys(version for version in versions if version and not kept.startswith(version))
+        yield ChatMessage(name, mine, kept, tuple(rejected))
     elif not mine:  # an empty message of mine asks for one more reply
         left_out["empty messages"] += 1
 

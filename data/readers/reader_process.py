@@ -29,6 +29,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...core.errors import DataError, StoppedError, TrainingProError
+from ...core.version import install_command
 
 MB = 1_000_000
 # Of CPU time. Dense PDF documents are slowest: a MB of one takes a slow machine some 5 seconds.
@@ -114,8 +115,8 @@ def unforeseen(name: str, error: Exception) -> DataError:
     if isinstance(error, MemoryError):
         return DataError(f"{name} needs more memory than is available. Split it into smaller files.")
     if isinstance(error, ImportError):
-        package = {"docx": "python-docx"}.get(error.name or "", error.name)
-        return DataError(f"{name}: reading this file needs the {package} package (pip install {package}).")
+        package = {"docx": "python-docx"}.get(error.name or "", str(error.name))
+        return DataError(f"{name}: reading this file needs the {package} package ({install_command(package)}).")
     if isinstance(error, RecursionError):
         return DataError(f"{name} is nested too deeply. Save its text or rows in another format (.txt, .jsonl).")
     reason = " ".join(str(error).split())[:120].rstrip(".")

@@ -54,7 +54,9 @@ def preview_examples(
         if query.backward:
             searched = range(min(first, len(examples) - 1), -1, -1)
         words = query.containing.casefold()
-        found = (n for n in searched if not words or words in examples[n].text.casefold())
+        found = (
+            n for n in searched if not words or any(words in side.text.casefold() for side in examples[n].sides)
+        )
         numbers = list(islice(found, query.count))
     else:
         # Examples of each source at equal distances, since a book begins with its title and its contents.

@@ -6,6 +6,7 @@ from .chat_templates import CHATML as CHATML
 from .encoding import PrepareContext as PrepareContext
 from .encoding import RowReport as RowReport
 from .encoding import Tokenizer as Tokenizer
+from .preferences import find_preferences as find_preferences
 from .preferences import refuse_without_preferences as refuse_without_preferences
 from .prompt_formats import PROMPT_COUNT as PROMPT_COUNT
 from .prompt_formats import Prompt as Prompt
@@ -22,3 +23,4 @@ from .row_schema import parse_list as parse_list
 from .text_quality import MOJIBAKE as MOJIBAKE
 from .text_quality import inspect_texts as inspect_texts
 from .text_quality import load_refusal_phrases as load_refusal_phrases
+from .text_quality import lower as lower

@@ -248,7 +248,9 @@ class RowEncoder:
                 if all(each.spans is not None for each in used):
                     spans = ((each.text, *span) for each in used for span in each.spans or ())
                     learned_text = "\n".join(text[start:end] for text, start, end in spans)
-                self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}")
+                worse = (value for key, value in (row.rejected or {}).items() if value != row.columns.get(key))
+                rejected = "\n".join(_all_texts(worse))
+                self.inspector.look(own_text, learned_text, f"{self.unit} {row.number}", rejected)
             if self.conversations:
                 self.conversations.add(row, row_texts)
             follows = self.report.rows == previous + 1 and not self._splits_chats

@@ -81,13 +81,16 @@ def split_preferences(table: Table, columns: PreferenceColumns) -> Table:
     return replace(table, rows=rows)
 
 
+def needed_columns(objective: str) -> str:
+    labels = "'prompt', 'completion' and 'label' (true or false), or "
+    return labels * (objective == "kto") + PAIR_COLUMNS
+
+
 def refuse_without_preferences(name: str, columns: PreferenceColumns | None, objective: str) -> None:
     """Raise a DataError where an objective can't learn from a table with these preferences."""
     if columns and (columns.kind == "pairs" or objective == "kto"):
         return
-    label, needed = SETTINGS["objective"].choices[objective], PAIR_COLUMNS
-    if objective == "kto":
-        needed = f"'prompt', 'completion' and 'label' (true or false), or {needed}"
+    label, needed = SETTINGS["objective"].choices[objective], needed_columns(objective)
     labels = " It labels single replies, from which only KTO learns." if columns else ""
     raise DataError(
         f"{name} has no preferences that {label} can learn from.{labels} Its rows need the columns "

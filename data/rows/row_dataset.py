@@ -24,6 +24,7 @@ from .encoding import PrepareContext, RowEncoder, RowReport
 from .preferences import (
     LABEL_COLUMNS,
     find_preferences,
+    needed_columns,
     preference_notes,
     refuse_without_preferences,
     split_preferences,
@@ -145,9 +146,10 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
             settings.format, decisive, context.folders, context.tokenizer, settings.system
         )
     if objective.compares and not schema.has_replies:
-        raise DataError(
-            f"{name}: the rows are {schema.reason}, so no part of them is a reply. Set Data format to auto."
-        )
+        remedy = "Set Data format to auto."
+        if settings.format == "auto":
+            remedy = f"Its rows need {needed_columns(objective.objective)}."
+        raise DataError(f"{name}: the rows are {schema.reason}, so no part of them is a reply. {remedy}")
     used = {column.strip().lower() for column in schema.columns if column}
     conversations = Conversations.find(rows, used)
     inspector = TextInspector(load_refusal_phrases(context.folders))
@@ -158,7 +160,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     notes = [*table.notes, *(preference_notes(preferences, source) if preferences else ())]
     # Chats and templates name theirs themselves: what else a row has is not missed.
     if schema.kind in ("answer", "text", "completion"):
-        renamed = [requested.names.get(column, "") for column in used]
+        renamed = [*requested.names.values()]
         ids = [json_rows.PRIVATE_COLUMN, *(conversations.names if conversations else ())]
         used = {column.strip().lower() for column in (*used, *renamed, *requested.names, *ids)}
         existing = dict.fromkeys(str(column) for row in rows for column in row.columns)

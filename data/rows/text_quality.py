@@ -67,12 +67,12 @@ class TextInspector:
     found: dict[str, TextIssue] = field(default_factory=lambda: defaultdict(TextIssue))
     duplicates: TextIssue = field(default_factory=TextIssue)
     _seen: dict[int, str] = field(default_factory=dict)
-    _compared: list[tuple[str, str, str]] = field(default_factory=list)
+    _compared: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
-    def look(self, text: str, learned: str, place: str) -> None:
+    def look(self, text: str, learned: str, place: str, rejected: str = "") -> None:
         """Inspect a row or section; refusals count only where they would be learned."""
         self.text_count += 1
-        lowered = learned.lower()
+        lowered = lower(learned)
         if refusal := next((phrase for phrase in self.phrases if phrase in lowered), ""):
             self.found["refusals"].add(place, refusal)
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
@@ -85,7 +85,8 @@ class TextInspector:
             return
         self._seen[key] = place
         if len(self._compared) < MAX_COMPARED:
-            self._compared.append((text, place, learned))
+            replies = (learned,) if learned != text else ()
+            self._compared.append((text, place, (*replies, rejected) if rejected else replies))
 
     def findings(self, name: str, unit: str) -> Iterator[Finding]:
         """Yield one finding for each kind of issue."""
@@ -117,8 +118,8 @@ class TextInspector:
     def _find_near_duplicates(self) -> TextIssue:
         sample = self._compared[:: len(self._compared) // COMMON_SAMPLE or 1]
         likeness, near = Likeness(SIMILARITY, (text for text, _, _ in sample)), TextIssue()
-        for text, place, learned in self._compared:
-            if like := likeness.find(text, place, *([learned] if learned != text else [])):
+        for text, place, replies in self._compared:
+            if like := likeness.find(text, place, *replies):
                 near.add(place, like[0])
         return near
 
@@ -144,11 +145,16 @@ def inspect_texts(
     return findings
 
 
+def lower(text: str) -> str:
+    """A text as phrases are looked for in it: in lower case, with straight apostrophes."""
+    return text.lower().replace("’", "'")
+
+
 def load_refusal_phrases(folders: Folders) -> tuple[str, ...]:
     """Load the phrases to look for: the user's list, otherwise the shipped one."""
     path = folders.refusal_phrases if folders.refusal_phrases.is_file() else SHIPPED_REFUSALS
     try:
-        lines = path.read_text(encoding="utf-8-sig").lower().splitlines()
+        lines = lower(path.read_text(encoding="utf-8-sig")).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read ({error}). Save it as UTF-8, or remove it.") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))

@@ -15,9 +15,9 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.files import check_record, new_files, parse_json, write_json
 from ...train_utils import format_count
-from ..likeness import Likeness, exact_key, find_language
+from ..likeness import LANGUAGES, Likeness, exact_key, find_language
 from ..readers import unsupported
-from ..rows import MOJIBAKE
+from ..rows import MOJIBAKE, lower
 from ..text import find_stop_ends
 from ..unspaced import count_words
 from .records import Dataset, Record, check_ending, write_records
@@ -111,6 +111,8 @@ def check_recipe(values: Any, name: str) -> Recipe:
         damage.append(str(error))
     if not 0 <= recipe.near_duplicates <= 1:
         damage.append(f"{name}: near_duplicates is {recipe.near_duplicates}. It must be from 0 to 1.")
+    if unknown := [language for language in recipe.languages if language not in LANGUAGES]:
+        damage.append(f"{name}: {', '.join(unknown)} can't be told apart. Known: {', '.join(LANGUAGES)}.")
     if damage:
         raise DataError("\n".join([*damage, f"A recipe is a JSON object with these keys: {', '.join(STEPS)}."]))
     return recipe
@@ -127,7 +129,7 @@ class Cleaner:
         self.recipe, self.result = recipe, Cleaned()
         self._phrases = {
             "refusals": (list(refusals) if recipe.refusals != "off" else [], recipe.refusals == "sentence"),
-            "phrases": ([phrase.lower() for phrase in recipe.phrases], recipe.phrases_drop == "sentence"),
+            "phrases": ([lower(phrase) for phrase in recipe.phrases], recipe.phrases_drop == "sentence"),
         }
         self._seen: dict[int, str] = {}
         self._likeness: Likeness | None = None
@@ -163,8 +165,10 @@ class Cleaner:
                     return "broken_encoding", broken[0], record
         for step, (phrases, only_sentence) in self._phrases.items():
             shortened = record
-            for spot in replies if phrases else ():
-                lowered = spot.text.lower()
+            # What somebody says in a novel is no refusal.
+            searched = [] if not phrases or (step == "refusals" and record.gap is not None) else replies
+            for spot in searched:
+                lowered = lower(spot.text)
                 phrase = next((phrase for phrase in phrases if phrase in lowered), "")
                 if phrase and not only_sentence:
                     return step, phrase, record
@@ -208,7 +212,7 @@ def drop_sentences(text: str, phrases: Sequence[str]) -> str:
     ends = {*find_stop_ends(text).tolist(), *(n + 1 for n, letter in enumerate(text) if letter == "\n"), len(text)}
     starts = [0, *sorted(ends)]
     sentences = [text[start:end] for start, end in pairwise(starts)]
-    kept = [each for each in sentences if not any(phrase in each.lower() for phrase in phrases)]
+    kept = [each for each in sentences if not any(phrase in lower(each) for phrase in phrases)]
     return "".join(kept).strip(" ")
 
 

@@ -20,12 +20,12 @@ from ...settings.definitions import TextSettings, TrainingSettings
 from .. import dataset_index
 from ..load import read_texts
 from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
-from ..rows import ROLES, RowSchema, detect_schema, parse_list
+from ..rows import ROLES, RowSchema, detect_schema, find_preferences, parse_list
 
 REPORT_EVERY = 1000  # records
 FIRST_ROWS = 200  # read to detect what the columns mean
 HARD_CUT = "\n\n\n"
-PARAGRAPH_GAP = re.compile(r"\n(?:[ \t]*\n)+")
+PARAGRAPH_GAP, LINE_GAP = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n(?:[ \t]*\n)*")
 TEXT_ENDINGS, ROW_ENDINGS = (".txt", ".md"), (".jsonl",)
 
 
@@ -139,6 +139,17 @@ class Dataset:
             raise DataError(f"{name} has several kinds of files ({found}), which one file can't hold. Choose one.")
 
     @property
+    def has_preferences(self) -> bool:
+        """Whether rows have chosen and rejected replies, or labels."""
+        tables, named = (table for table, _ in self._tables), self._columns.names.values()
+        firsts = ([row for row in islice(table.rows(), FIRST_ROWS) if not row.problem] for table in tables)
+        return any(rows and find_preferences(rows, named) for rows in firsts)
+
+    @property
+    def has_replies(self) -> bool:
+        return any(schema and schema.kind not in ("text", "format") for _, schema in self._tables)
+
+    @property
     def is_text(self) -> bool:
         return not self._row_files
 
@@ -151,6 +162,8 @@ class Dataset:
         for text in self.texts:
             yield f"{text.name}: text, read by paragraphs"
             yield from text.notes
+            if text.boilerplate:
+                yield f"{text.name} has {text.boilerplate}"
 
     def records(self) -> Iterator[Record]:
         """All rows, then all texts by paragraphs."""
@@ -175,9 +188,9 @@ class Dataset:
                             yield Record(place, columns, tuple(find_spots(columns, schema)))
             for text in self.texts:
                 prefix = f"{text.name}, " if len(self.texts) > 1 else ""
-                # The lines of a text without blank lines, such as a log, stand for themselves.
+                # Where lines are not wrapped, each is a paragraph, whatever blank lines stand between chapters.
                 content = str(text.text).strip("\n")
-                breaks = PARAGRAPH_GAP if PARAGRAPH_GAP.search(content) else re.compile("\n")
+                breaks = PARAGRAPH_GAP if text.wrap_width else LINE_GAP
                 gap, start = HARD_CUT, 0  # another text does not go on where the one before ended
                 for number, end in enumerate([*breaks.finditer(content), None], start=1):
                     paragraph = content[start : end.start() if end else None]
@@ -186,11 +199,10 @@ class Dataset:
                     gap, start = (end[0], end.end()) if end else ("", 0)
 
     def _rename(self, row: Row) -> Row:
-        """The row with the columns that the user named under our names."""
-        theirs = {their: our for our, their in self._columns.names.items()}
-        named = {theirs[str(key)]: value for key, value in row.columns.items() if str(key) in theirs}
-        rest = {key: value for key, value in row.columns.items() if str(key) not in theirs}
-        return row._replace(columns={**rest, **named})
+        """The row with the columns that the user named also under our names, as a run reads it."""
+        names = self._columns.names.items()
+        named = {ours: row.columns[theirs] for ours, theirs in names if theirs in row.columns}
+        return row._replace(columns={**row.columns, **named})
 
 
 def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator[Spot]:

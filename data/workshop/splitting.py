@@ -56,7 +56,7 @@ def _side(dataset: Dataset, held_out: Collection[int], is_wanted: bool) -> Itera
         before = is_here
 
 
-def _units(dataset: Dataset) -> Iterator[Record]:
+def _units(dataset: Dataset, dropped: Counter[str] | None = None) -> Iterator[Record]:
     """What is never divided: a row, or a section of a text; with few sections, a tenth of all texts."""
     paragraphs = list[Record]()
     for record in dataset.records():
@@ -64,6 +64,8 @@ def _units(dataset: Dataset) -> Iterator[Record]:
             paragraphs.append(record)
         elif not record.problem:
             yield record
+        elif dropped is not None:
+            dropped["unreadable"] += 1
     sections, gaps = list(as_rows(paragraphs)), [record.gap for record in paragraphs]
     if len(sections) < MIN_PARTS:
         size, length = sum(len(record.words) for record in paragraphs) / MIN_PARTS, 0
@@ -84,7 +86,7 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
     same, sizes = list[tuple[object, int]](), list[int]()  # what a unit has in common with earlier ones
     first: dict[object, int] = {}  # the first unit with each text, and with each id
     links = list[tuple[int, int]]()
-    for number, unit in enumerate(_units(dataset)):
+    for number, unit in enumerate(_units(dataset, result.dropped)):
         columns = {str(name).strip().lower(): value for name, value in unit.columns.items()}
         ids = {name: str(value) for name, value in columns.items() if isinstance(value, (str, int, float))}
         keys: list[object] = [exact_key([unit.words])]
@@ -101,7 +103,7 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
     # Where all rows are of one conversation or document, nothing else can be meant than to divide it.
     values = Counter(key[0] for key in first if isinstance(key, tuple))
     links += [(first[key], number) for key, number in same if not isinstance(key, tuple) or values[key[0]] > 1]
-    result.rows = len(sizes)
+    result.rows = len(sizes) + result.dropped["unreadable"]
     return join_groups(len(sizes), links), sizes
 
 
@@ -110,7 +112,10 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     check_ending(out, dataset)
     if form is None:
         dataset.refuse_mixture()
-    result = Cleaned()
+    if dataset.has_preferences:
+        lost = "which of two replies is better, or whether one is good, and these forms have no place for that"
+        raise DataError(f"{dataset.path.name} says {lost}. Train on it as it is.")
+    form, result = form or ("messages" if dataset.has_replies else "text"), Cleaned()
 
     def converted() -> Iterator[Record]:
         for record in dataset.records():
@@ -130,14 +135,13 @@ def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     return result
 
 
-def to_form(record: Record, form: Form | None) -> Mapping[str, Any] | str:
+def to_form(record: Record, form: Form) -> Mapping[str, Any] | str:
     """The columns of a record in a form, or why it has none."""
     spots = [spot for spot in record.spots if spot.text.strip()]
     if [spot.role for spot in spots[:2]] == ["system", "system"] and len(spots[0].where) == 1:
         del spots[0]  # of a column: a run takes that of the chat
     said = [(spot.role, spot.text.strip()) for spot in spots]
     texts = Counter(role for role, _ in said)
-    form = form or ("messages" if any(spot.role == "assistant" for spot in record.spots) else "text")
     if record.gap is not None:
         return record.columns if form == "text" else "without a reply"
     if form == "text":

@@ -22,6 +22,7 @@ from ...core.errors import DataError
 from ..examples import section_title
 from ..likeness import COMMON_WORDS, exact_key, find_language
 from ..readers import json_rows
+from ..rows import lower
 from ..text import find_stop_ends
 from ..unspaced import WORD
 from .cleaning import Cleaned
@@ -248,11 +249,11 @@ def read_questions(reply: str) -> list[tuple[str, str]]:
 def fault_of(task: Task, note: Note, refusals: Iterable[str]) -> str:
     """Why a note must not be learned; empty if nothing speaks against it."""
     source = "\n".join(part.text for part in task.parts)
-    words, source_words, lowered = _words(note.written), _words(source), note.written.lower()
+    words, source_words, lowered = _words(note.written), _words(source), lower(note.written)
     known = {word.rstrip("s") for word in source_words}  # also as a plural, or without one
     if not note.prompt.strip() or not _words(note.reply):
         return "not in the form that was asked for"
-    if any(phrase in lowered and phrase not in source.lower() for phrase in refusals):
+    if any(phrase in lowered and phrase not in lower(source) for phrase in refusals):
         return "a refusal"
     if (outside := OUTSIDE_VIEW.search(lowered)) and outside[0] not in source.lower():
         return "speaks of the passage, which nobody sees later"
@@ -332,7 +333,7 @@ class NoteBook:
             with suppress(ValueError):
                 if not tail.startswith(ROW_START[: len(tail)]) or json.loads(tail):
                     whole = written
-            for row in map(json.loads, whole.splitlines()):
+            for row in map(json.loads, filter(bytes.strip, whole.splitlines())):
                 origin = row["origin"]
                 part = parts[origin["part"]]
                 if (part.file, part.start, part.end) != (origin["file"], origin["start"], origin["end"]):

@@ -114,7 +114,7 @@ def out_of_memory_error(
         f"{size(memory.total - memory.used)} free)"
     )
     helpful = remedies(memory)
-    advice = [*(remedy.words for remedy in helpful), "a smaller model, or one in 4-bit"]
+    advice = [*(remedy.words for remedy in helpful), "a model that takes less memory"]
     return ModelError(
         f"Out of memory{cause}{figures if memory.total else ''}. To fix this, try: {'; '.join(advice)}.", helpful
     )
@@ -160,6 +160,9 @@ class DivergenceError(TrainingProError):
             "of that), a longer warmup, a Max gradient norm of 1 or less, or an alpha no larger "
             f"than the rank.{half_advice}"
         )
+
+
+MAX_SKIPPED = 25  # after so many steps in a row, the scale of float16 is below 1
 
 
 def find_divergence(loss: float, norm: float, smoothed: float | None, vocabulary: int, *, scaled: bool) -> str:

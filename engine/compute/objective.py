@@ -21,6 +21,7 @@ from ...settings.definitions import TrainingSettings
 from ..lora import HALF_PRECISION, compute_dtype, evaluation_context, is_tf32_enabled
 from . import distributed, loss
 from .collator import Batch
+from .hf_private import attention_of
 from .loss import BatchLosses, LossFunction, Objective
 from .preferences import PreferenceObjective
 
@@ -67,6 +68,8 @@ def probe_model(model: Any, settings: TrainingSettings) -> ModelCapabilities:
         texts = probe_texts(model)
         loss_fn, why_full_logits = loss.choose_loss(model, texts, settings.learning.label_smoothing)
         why_mixed = "" if packing == "off" else _find_leak(model, texts)
+        if packing == "auto" and attention_of(model) == "eager":  # as Gemma 2 has it
+            why_mixed = "its attention would take memory for every pair of tokens in a packed row"
     if packing == "on" and why_mixed:
         raise SettingsError([f"Packing can't be used, because {why_mixed}. Choose auto or off."])
     return ModelCapabilities(loss_fn, packing != "off" and not why_mixed, why_mixed, why_full_logits)
@@ -177,12 +180,13 @@ class StepSums:
         device = rows.losses.device  # summed there, so that no batch has to synchronize the GPU
         columns = len(self._datasets.names)
         if self._sums is None:
-            self._sums = torch.zeros(2, columns + len(self._figures), dtype=torch.float64, device=device)
+            dtype = torch.float32 if device.type == "mps" else torch.float64  # which a Mac's GPU does not have
+            self._sums = torch.zeros(2, columns + len(self._figures), dtype=dtype, device=device)
         dataset_of_example = torch.tensor(self._datasets.of(batch.examples)).to(device, non_blocking=True)
-        losses = torch.stack([rows.losses.detach().double(), torch.ones_like(rows.losses, dtype=torch.float64)])
+        losses = torch.stack([rows.losses.detach(), torch.ones_like(rows.losses)]).to(self._sums.dtype)
         self._sums.index_add_(1, dataset_of_example[rows.owners], losses)
         for column, name in enumerate(self._figures, start=columns):
-            values = rows.figures[name].double()
+            values = rows.figures[name].to(self._sums.dtype)
             self._sums[:, column] += torch.stack([values.nansum(), (~values.isnan()).sum()])
 
     @contextmanager

@@ -28,7 +28,9 @@ def write_pairs(data: str, out: str, tokens: int, host: Host, job: Job) -> JobEn
     card = get_model_card(host)
     tokenizer = make_working_tokenizer(card.tokenizer)
     table = descendant(host.folders.datasets, out.removesuffix(SUFFIX) + SUFFIX, "Pairs", refusal=DataError)
-    lines = table.read_text(encoding="utf-8").splitlines(keepends=True) if table.is_file() else []
+    # By line feeds alone: a text may have other line ends.
+    written_before = table.read_text(encoding="utf-8").split("\n") if table.is_file() else []
+    lines = [f"{line}\n" for line in written_before if line.strip()]
     done, spent = {json.loads(line)["prompt"] for line in lines}, 0
     # Blocks begin where sentences do; the first half of each is the prompt.
     examples = prepare_for_host(training_settings({"name": "pairs", "data": [data]}), host, card, job).examples
@@ -62,4 +64,5 @@ def write_pairs(data: str, out: str, tokens: int, host: Host, job: Job) -> JobEn
                 lines.append(json.dumps(row, ensure_ascii=False) + "\n")
                 write_text(table, "".join(lines))
     text = f"{table.name} has {format_count(len(lines), 'pair')}. To add more, write it again."
+    text += " The replies end within sentences, so set Add EOS token to Never when you train on them."
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text=text)

@@ -142,7 +142,7 @@ class EvalLoop:
             loss_groups = np.array([group for _, group in part])[rows.owners.cpu().numpy()]
         # np.add.at and not +=: a group comes up many times in one batch, and += would count it once.
         # Doubles, because a dataset has millions of tokens.
-        np.add.at(totals.losses, loss_groups, rows.losses.double().cpu().numpy())
+        np.add.at(totals.losses, loss_groups, rows.losses.cpu().double().numpy())
         np.add.at(totals.hits, loss_groups, rows.hits.cpu().numpy())
         np.add.at(totals.tokens, loss_groups, 1)
 

@@ -77,7 +77,7 @@ def study(asked: StudyRequest, host: Host, job: Job) -> JobEnded:
     if is_exam:
         text += f" The exam has {book.counts.total():,} of {format_count(total, 'question')}."
     elif done < total and not asked.failed:
-        text += f" The same command resumes at note {done:,} of {total:,}."
+        text += f" To go on at note {done:,} of {total:,}, take notes into the same file again."
     return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text=text)
 
 

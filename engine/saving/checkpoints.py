@@ -97,7 +97,8 @@ def refuse_changes(state: RunState, run: RunPlan, checkpoint: Path) -> None:
                 for each in presets.differing_keys(then, now)
                 if SETTINGS[each].section in DATA_SECTIONS and each in then and each not in RUN_KEYS
             )
-            words = words or "the files, or how Training PRO prepares them, have changed"
+            decided = "your decisions about pairs, " * run.settings.preferences.compares
+            words = words or f"the files, {decided}or how Training PRO prepares them, have changed"
         changed.append(f"{key} ({words})")
     if changed:
         raise SavingError(

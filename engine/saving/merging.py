@@ -42,6 +42,11 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
     with adapter.without_loras(host) as (base, _):
         precision = describe_precision(base)
         is_packed = hasattr(base, "gguf_weights")
+        if getattr(getattr(base, "hf_quantizer", None), "pre_quantized", False):
+            raise ModelError(
+                f"The files of {card.name} are quantized themselves, and merging a LoRA into them would lose "
+                "precision. Load the original model that they were made from, and merge the LoRA into that."
+            )
         if is_packed or precision in ("4-bit", "8-bit") or getattr(base.config, "quantization_config", None):
             raise ModelError(
                 f"{card.name} is loaded with quantized weights ({precision}), and merging a LoRA into them "

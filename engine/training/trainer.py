@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class RunTrainer(TrainerHooks):
         self.check_step, self.write_checkpoint = self._check_step, callback.save_checkpoint
         callback.save_now = self.save_now
         self._step_loss: Any = 0.0
+        self._skipped = 0  # steps in a row, by the scaler of float16
         super().__init__(
             model=model,
             args=_training_arguments(run_plan, model, scratch),
@@ -150,7 +152,11 @@ class RunTrainer(TrainerHooks):
         embeddings = self.accelerator.unwrap_model(self.model).get_input_embeddings()
         done, vocabulary = self.state.global_step, int(embeddings.weight.shape[0])
         smoothed, fp16 = self._callback.step_log.smoothed, self.args.fp16
-        if reason := failures.find_divergence(loss, norm, smoothed, vocabulary, scaled=fp16):
+        self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
+        reason = failures.find_divergence(loss, norm, smoothed, vocabulary, scaled=fp16)
+        if self._skipped > failures.MAX_SKIPPED:
+            reason = reason or f"the gradients of {self._skipped} steps in a row were not finite"
+        if reason:
             self.refuse_broken_weights()
             raise failures.DivergenceError(
                 f"Step {done + 1} would have damaged the weights: {reason}. The weights stay as they were after "

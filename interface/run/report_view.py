@@ -82,6 +82,8 @@ class ExampleBrowser:
         request = PreviewQuery(1, first, query, backward=by < 0, with_dropped=True)
         # The examples do not depend on the name, which may be missing.
         settings = training_settings({**values, "name": "examples"})
+        if settings.preferences.compares:  # all pairs can be switched and dropped, also those to be held out
+            settings = training_settings({**values, "name": "examples", "eval_share": 0})
         report = self._context.engine.check(settings, self._context.host, show=request)
         shown, pair = gr.update(), ""
         if report.shown:

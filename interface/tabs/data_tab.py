@@ -114,7 +114,7 @@ class DataTab:
             options = {"allow_custom_value": False, "elem_id": "tp-workshop-recipe"}
             options["info"] = "Of an earlier cleaned copy. It replaces all of the above."
             self._recipe = gr.Dropdown([("(none)", "")], value="", label="Recipe", **options)
-        info = "A new file in training/datasets: .jsonl for rows, .txt or .jsonl for text."
+        info = "A new file in training/datasets: .jsonl for rows, .txt for text (a run slices no rows)."
         self._out = text_box("Cleaned copy", info, "workshop-out")
         with gr.Row(elem_classes="tp-buttons"):
             self._read_buttons: dict[Step, gr.Button] = {

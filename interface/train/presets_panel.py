@@ -294,5 +294,5 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
 
 NOTHING_HELPS = (
     "The run does not fit in memory. Changing the batch size, gradient checkpointing or the optimizer would not "
-    "help. Load the model in 4-bit, use a lower cutoff or rank, or use a smaller model."
+    "help. Use a lower cutoff or rank, or a model that takes less memory."
 )

@@ -204,7 +204,8 @@ def _judge_validation(
         text += f" {best.step}) and was {end.loss:.4f} at the end."
         verdict = Verdict("about right", text, best.step)
     if end.pairs:
-        share = f"{end.accuracy:.0%} of the {end.pairs} preferences ({evaluations[0].accuracy:.0%} before)"
+        saved = next((each for each in evaluations if kept and each.step == kept), end)
+        share = f"{saved.accuracy:.0%} of the {saved.pairs} preferences ({evaluations[0].accuracy:.0%} before)"
         text = f"{verdict.text} In the validation split, the model follows {share}."
         verdict = replace(verdict, text=text)
     control = recalls[-1].control if len(recalls) > 1 else None  # a single one is from before the first step

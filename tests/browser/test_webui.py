@@ -223,11 +223,13 @@ def test_other_dead_ends_name_the_next_step(browser, tmp_path, open_page):
     with servers.webui(tmp_path, model=False) as server:
         server.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
         page = open_page(server, tab=OURS)
-        page.wait_for_words("line", "To train story-Q4.gguf, press 'Set up training' first.")
+        page.wait_for_words(
+            "line", "To train story-Q4.gguf, the environment for training is needed. Set it up below."
+        )
         page.fill(data="story.txt")
         for button, part in (("check", "answer"), ("start", "run")):
             page.press(button)
-            page.wait_for_words(part, "The environment for training is missing. Press 'Set up training'.")
+            page.wait_for_words(part, "The environment for training is missing. Set it up on the Train tab.")
         server.tell("models.unload_model()")
         server.tell("import importlib.util as u; find_spec = u.find_spec")
         server.tell("u.find_spec = lambda name, *more: None if name == 'torch' else find_spec(name, *more)")

@@ -78,7 +78,8 @@ def test_padded_or_packed_each_example_has_the_loss_and_gradients_it_has_alone(n
     for smoothing in (0.0, 0.1):
         assert_as_alone(model, chunked_loss(model, smoothing), rows, padded_batch(rows), smoothing)
         assert_as_alone(model, full_loss(model, smoothing), rows, padded_batch(rows), smoothing)
-    assert probe(model).packed is (name in PACKABLE)
+    is_eager = model.config._attn_implementation == "eager"  # whose memory grows with the square of a packed row
+    assert probe(model).packed is (name in PACKABLE and not is_eager)
     if name in PACKABLE:
         assert_as_alone(model, chunked_loss(model), rows, packed_batch(rows))
 

@@ -1,0 +1,57 @@
+"""Cleaning, splitting and converting: nothing is dropped that should stay, nothing lost without being counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from training_pro.core.errors import DataError
+from training_pro.data.workshop import DEFAULT, Dataset, clean_dataset, convert_dataset, split_dataset
+from training_pro.data.workshop.cleaning import check_recipe
+
+REFUSALS = ("i'm sorry, but i can't",)
+
+
+def rows_file(tmp_path, *rows):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(row if isinstance(row, str) else f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def pair(number, reply="Because it rained for {} days."):
+    return {"instruction": f"Why number {number}?", "output": reply.format(number)}
+
+
+def test_each_line_of_a_text_that_is_not_wrapped_is_a_paragraph_and_what_is_said_in_it_is_no_refusal(tmp_path):
+    lines = [
+        "Chapter 1",
+        "",
+        "\"I'm sorry, but I can't,\" she said, and closed the old green door.",
+        "The end of it.",
+    ]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    assert len(list(Dataset(tmp_path / "a.txt").records())) == 3
+    result = clean_dataset(Dataset(tmp_path / "a.txt"), DEFAULT, REFUSALS, tmp_path / "b.txt")
+    assert result.kept == 3 and (tmp_path / "b.txt").read_text().strip() == "\n".join(lines)
+    path = rows_file(tmp_path, pair(1, "I’m sorry, but I can’t do number {}."), pair(2))
+    assert clean_dataset(Dataset(path), DEFAULT, REFUSALS, None).dropped["refusals"] == 1
+
+
+def test_a_language_that_is_not_known_is_refused():
+    with pytest.raises(DataError, match=r"da can't be told apart\. Known: "):
+        check_recipe({"languages": ["en", "da"]}, "a recipe")
+
+
+def test_rows_without_a_reply_are_left_out_of_chats_and_preferences_are_refused(tmp_path):
+    path = rows_file(tmp_path, pair(1), {"instruction": "What?", "output": ""})
+    result = convert_dataset(Dataset(path), None, tmp_path / "chats.jsonl")
+    assert (result.kept, result.dropped) == (1, {"without a reply": 1})
+    path = rows_file(tmp_path, {"prompt": "A?", "chosen": "b", "rejected": "c"})
+    with pytest.raises(DataError, match="Train on it as it is"):
+        convert_dataset(Dataset(path), "messages", tmp_path / "pairs.jsonl")
+
+
+def test_unreadable_rows_are_counted_by_a_split(tmp_path):
+    path = rows_file(tmp_path, *(pair(number) for number in range(20)), "{broken\n")
+    result = split_dataset(Dataset(path), 0.2, 1, tmp_path / "parts")
+    assert (result.rows, result.kept, result.dropped["unreadable"]) == (21, 20, 1)
