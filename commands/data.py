@@ -168,7 +168,8 @@ def _study(asked: Asked, per_section: int = 0) -> int:
     if not taken:
         return options.exit_code(job)
     figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
-    return asked.show(workshop.Cleaned(**figures))
+    asked.show(workshop.Cleaned(**figures))
+    return options.exit_code(job)
 
 
 def _get(asked: Asked) -> int:

@@ -31,7 +31,8 @@ def python_command() -> str:
 
 def install_command(package: str) -> str:
     """The command that installs a package for this very Python."""
-    return f"{sys.executable} -m pip install {package}"
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    return f"{python} -m pip install {package}"
 
 
 def launch_command() -> str:

@@ -414,11 +414,11 @@ def _cut_rows(source: RowSource, cutoff: int, too_long: str, bos: int | None) ->
 
 def _with_other_replies(source: RowSource, cutoff: int) -> RowSource:
     """The prompt of each row with the reply of another one, cut at the cutoff."""
-    # KTO (Ethayarajh et al., 2024) measures on them how far the model has moved from the base. The row is a third
-    # of all rows away: those beside it may be other versions of the same reply.
+    # KTO (Ethayarajh et al., 2024) measures on them how far the model has moved from the base. The row is far
+    # away: those beside it may be other versions of the same reply.
     bounds = list(pairwise(source.first.tolist()))
     replies = [start + int(source.all_trained[start:end].argmax()) for start, end in bounds]
-    away = max(1, len(bounds) // 3)
+    away = max(1, round(0.382 * len(bounds)))
     ids, flags = list[Ids](), list[Flags]()
     for number, (start, _) in enumerate(bounds):
         prompt, reply = slice(start, replies[number]), slice(replies[number - away], bounds[number - away][1])

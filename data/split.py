@@ -166,10 +166,14 @@ def split_rows(
             parts[group].append(number)
         groups += [(file, np.array(part, np.int64)) for part in parts.values()]
     file, part = groups[0] if len(groups) == 1 else (0, np.array([], np.int64))
-    prompts = [_prompt_of(sources[file], n) for n in part.tolist()]  # the same one for all versions of a reply
-    if len(unique := [*dict.fromkeys(prompts)]) > 1:
+    units: list[object] = part.tolist()
+    if units and (
+        sources[file].contrast is not None or sources[file].desirable is not None
+    ):  # versions of a reply have the same prompt
+        units = [_prompt_of(sources[file], n) for n in part.tolist()]
+    if len(unique := [*dict.fromkeys(units)]) > 1:
         late = {*unique[-min(len(unique) - 1, max(1, round(share * len(unique)))) :]}
-        is_late = np.array([prompt in late for prompt in prompts])
+        is_late = np.array([unit in late for unit in units])
         groups, chosen = [(file, part[~is_late]), (file, part[is_late])], {1}
     else:
         of_group = ((sources[file], part.tolist()) for file, part in groups)

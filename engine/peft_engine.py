@@ -221,13 +221,7 @@ class PeftEngine:
             job.log.append(Stage(text=f"llama.cpp is loading {name}"))
             served.attach(name, file, strength)
         else:
-            try:
-                host.loaded_model()
-            except ModelError as error:
-                if host.owns_process:
-                    raise
-                needed = "load its model in the Model tab: a GGUF file, or a folder with the Transformers loader"
-                raise ModelError(f"To attach {name}, {needed}.") from error
+            host.loaded_model()  # refuses plainly, also without torch
             from .lora import adapter
 
             adapter.put_on(name, strength, host)

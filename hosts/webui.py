@@ -164,6 +164,9 @@ class WebuiHost:
         shared = _shared()
         if _idle_unloaded(shared):
             self.load(shared.model_name, "")
+        if self.own_process is not None and shared.model is None:  # wanted to attach a LoRA
+            needed = "load its model in the Model tab: a GGUF file, or a folder with the Transformers loader"
+            raise ModelError(f"To attach a LoRA, {needed}.")
         if problem := _untrainable_reason(shared):  # `card` may be that of the model chosen for training
             raise ModelError(problem)
         card = self.card()

@@ -915,7 +915,8 @@ class MachineSettings:
         "Packing",
         "Join the examples of a batch into one sequence without padding (padding-free batching). The more their "
         "lengths differ, the more time this saves. Batch size, steps, and losses stay the same. With auto, "
-        "packing is used if a test at the start shows that the model keeps the examples separate.",
+        "packing is used if a test at the start shows that the model keeps the examples separate. Eager "
+        "attention, as in Gemma 2, is not packed: it takes memory for every pair of tokens.",
         {"auto": "auto", "on": "on", "off": "off"},
         fixed=True,
     )

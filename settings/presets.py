@@ -106,7 +106,7 @@ def _make_preset(
         raise SettingsError([f"{place}{problem}" for problem in error.problems]) from None
     notes = loaded.notes
     left_out = loaded.values.keys() - ours.keys()
-    if excluded := sorted(key for key in left_out if loaded.values[key] != SETTINGS[key].default):
+    if excluded := sorted(key for key in left_out if loaded.values[key] not in (SETTINGS[key].default, [])):
         notes += (f"{place}a preset does not set {', '.join(excluded)}, so this part of the file was ignored.",)
     return Preset(name, label or name, words, ours, source, notes)
 

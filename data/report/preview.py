@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
@@ -54,8 +54,12 @@ def preview_examples(
         if query.backward:
             searched = range(min(first, len(examples) - 1), -1, -1)
         words = query.containing.casefold()
+
+        def shown(example: Example) -> Iterator[Example]:  # beside a labeled reply stands one of another row
+            yield from example.sides if example.desirable is None else (example,)
+
         found = (
-            n for n in searched if not words or any(words in side.text.casefold() for side in examples[n].sides)
+            n for n in searched if not words or any(words in each.text.casefold() for each in shown(examples[n]))
         )
         numbers = list(islice(found, query.count))
     else:

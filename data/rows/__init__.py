@@ -6,6 +6,7 @@ from .chat_templates import CHATML as CHATML
 from .encoding import PrepareContext as PrepareContext
 from .encoding import RowReport as RowReport
 from .encoding import Tokenizer as Tokenizer
+from .preferences import columns_of_data as columns_of_data
 from .preferences import find_preferences as find_preferences
 from .preferences import refuse_without_preferences as refuse_without_preferences
 from .prompt_formats import PROMPT_COUNT as PROMPT_COUNT
@@ -18,6 +19,7 @@ from .row_dataset import RowDataset as RowDataset
 from .row_dataset import load_row_dataset as load_row_dataset
 from .row_schema import ROLES as ROLES
 from .row_schema import RowSchema as RowSchema
+from .row_schema import decisive_rows as decisive_rows
 from .row_schema import detect_schema as detect_schema
 from .row_schema import parse_list as parse_list
 from .text_quality import MOJIBAKE as MOJIBAKE

@@ -47,6 +47,11 @@ class PreferenceColumns(NamedTuple):
     names: tuple[str, ...]
 
 
+def columns_of_data(names: Mapping[str, str]) -> list[str]:
+    """Columns that the user has named as something else than a label."""
+    return [theirs for ours, theirs in names.items() if ours not in LABEL_COLUMNS]
+
+
 def find_preferences(rows: Sequence[Row], named: Collection[str] = ()) -> PreferenceColumns | None:
     """Find the preferences of a table by its first rows; columns that the user has `named` are no labels."""
     names = {str(name).strip().lower(): str(name) for row in rows for name in row.columns}

@@ -22,7 +22,7 @@ from .chat_templates import default_system_message
 from .conversations import Conversations
 from .encoding import PrepareContext, RowEncoder, RowReport
 from .preferences import (
-    LABEL_COLUMNS,
+    columns_of_data,
     find_preferences,
     needed_columns,
     preference_notes,
@@ -108,9 +108,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
     requested = naming.parse_columns(settings.columns)
     table, findings = _rename_columns(row_files.read_table(path, name, requested, context.settings), requested)
     rows = _first_rows(table)
-    preferences = find_preferences(
-        rows, [theirs for ours, theirs in requested.names.items() if ours not in LABEL_COLUMNS]
-    )
+    preferences = find_preferences(rows, columns_of_data(requested.names))
     if rows and objective.compares:
         refuse_without_preferences(name, preferences, objective.objective)
     if preferences:
@@ -127,18 +125,7 @@ def load_row_dataset(context: PrepareContext, path: Path, name: str) -> RowDatas
         raise DataError(
             "\n".join(reasons) or f"{name} has no rows. Add rows to it, or remove it from the dataset."
         )
-    # The schema is found by the format setting, otherwise by the columns: only by those that the user named, where
-    # these have a schema by themselves.
-    decisive = rows
-    if requested.names:
-        named = [
-            {column: row.columns[column] for column in requested.names if column in row.columns} for row in rows
-        ]
-        decisive = [row._replace(columns=columns) for row, columns in zip(rows, named, strict=True)]
-        try:
-            row_schema.detect_schema(decisive, "", "")
-        except DataError:
-            decisive = rows
+    decisive = row_schema.decisive_rows(rows, requested.names)
     if settings.format in prompt_formats.PLAIN_FORMATS:
         schema = row_schema.detect_schema(decisive, name, settings.system, settings.format)
     else:

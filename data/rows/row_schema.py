@@ -97,6 +97,18 @@ class RowSchema:
     takes_system: bool = True  # whether its texts have a place for a system message
 
 
+def decisive_rows(rows: Sequence[Row], names: Mapping[str, str]) -> Sequence[Row]:
+    """The rows with the columns by which their schema is found.
+
+    These are the ones that the user named, where they have a schema by themselves.
+    """
+    named = [row._replace(columns={key: row.columns[key] for key in names if key in row.columns}) for row in rows]
+    with suppress(DataError):
+        if names and detect_schema(named, "", ""):
+            return named
+    return rows
+
+
 def detect_schema(rows: Sequence[Row], name: str, system: str, data_format: str = "auto") -> RowSchema:
     """Detect the schema by the columns of the first rows; raises DataError where none fits.
 

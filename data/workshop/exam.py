@@ -32,7 +32,7 @@ class Exam:
     def __init__(self) -> None:
         self.questions = list[Question]()
         self._words, self._numbers = list[set[str]](), defaultdict[str, list[int]](list)
-        self._prompts = set[str]()
+        self._names, self._prompts = list[set[str]](), set[str]()
 
     @cached_property
     def _common(self) -> set[str]:
@@ -46,18 +46,19 @@ class Exam:
         for word in words:
             self._numbers[word].append(len(self.questions))
         self._words.append(words)
+        self._names.append(_names(question.prompt))
         self._prompts.add(plain_words(question.prompt))
         self.questions.append(question)
 
     def has(self, prompt: str, answer: str) -> bool:
         all_words, plain = _telling_words(prompt), plain_words(answer)
-        words = all_words - self._common
+        words, named = all_words - self._common, _names(prompt)
         for number, both in Counter(n for word in words for n in self._numbers.get(word, ())).items():
             least = LIKE_WITH_ANSWER if plain == plain_words(self.questions[number].answer) else LIKE
             other = self._words[number] - self._common
             # A name that many questions have tells nothing, but another one in its place does.
-            apart = all_words ^ self._words[number]
-            is_other = any(word.isdigit() or word in self._common for word in apart)
+            apart, names = all_words ^ self._words[number], named | self._names[number]
+            is_other = any(word.isdigit() or word in self._common & names for word in apart)
             if both >= least * len(words | other) and not is_other:
                 return True
         return plain_words(prompt) in self._prompts
@@ -87,6 +88,11 @@ def is_right(answer: str, reply: str) -> bool:
 def plain_words(text: str) -> str:
     """Words alone, in lowercase."""
     return " ".join(WORD.findall(text.lower().replace("_", " ")))
+
+
+def _names(text: str) -> set[str]:
+    """The words with a capital letter, but for the first one."""
+    return {word.casefold().rstrip("s") for word in WORD.findall(text)[1:] if word[:1].isupper()}
 
 
 def _telling_words(text: str) -> set[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +20,12 @@ from ...settings.definitions import TextSettings, TrainingSettings
 from .. import dataset_index
 from ..load import read_texts
 from ..readers import LoadedText, Row, Table, as_data_error, json_rows, reader_process, row_files
-from ..rows import ROLES, RowSchema, detect_schema, find_preferences, parse_list
+from ..rows import ROLES, RowSchema, columns_of_data, decisive_rows, detect_schema, find_preferences, parse_list
 
 REPORT_EVERY = 1000  # records
 FIRST_ROWS = 200  # read to detect what the columns mean
 HARD_CUT = "\n\n\n"
+LINE_ENDINGS = tuple(".!?…:;\"'”’»)]。！？」』")
 PARAGRAPH_GAP, LINE_GAP = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n(?:[ \t]*\n)*")
 TEXT_ENDINGS, ROW_ENDINGS = (".txt", ".md"), (".jsonl",)
 
@@ -122,32 +123,45 @@ class Dataset:
             name = file.relative_to(self.path).as_posix() if file != self.path else file.name
             with as_data_error(name):
                 table = row_files.read_table(file, name, self._columns, self.settings)
-                first = [self._rename(row) for row in islice(table.rows(), FIRST_ROWS) if not row.problem]
+                first = self._first_rows(table)
                 try:
-                    schema = detect_schema(first, name, "") if first else None
+                    schema = detect_schema(decisive_rows(first, self._columns.names), name, "") if first else None
                 except DataError:
                     schema = None
             found.append((table, schema))
         return found
 
+    def _first_rows(self, table: Table) -> list[Row]:
+        return [self._rename(row) for row in islice(table.rows(), FIRST_ROWS) if not row.problem]
+
     def refuse_mixture(self) -> None:
-        """A DataError where one file could not hold all of it: a file has rows of one kind."""
-        kinds = {" ".join((schema.kind, *schema.columns)) for _, schema in self._tables if schema}
-        kinds |= {"text"} if self.texts else set()
+        """A DataError where a run could not read all of it in one file, which has rows of one kind."""
+        kinds = {"text"} if self.texts else set()
+        for table, schema in self._tables:
+            if schema:  # without the columns that a row need not have
+                columns = schema.columns[:3:2] if schema.kind == "answer" else schema.columns
+                kinds.add(f"{schema.kind} in {' and '.join(columns)}")
+            elif self._first_rows(table):
+                kinds.add("unknown columns")
         if len(kinds) > 1:
-            name, found = self.path.name, ", ".join(sorted(kinds))
-            raise DataError(f"{name} has several kinds of files ({found}), which one file can't hold. Choose one.")
+            found = ", ".join(sorted(kinds))
+            text = f"{self.path.name} has several kinds of rows ({found}), which a run can't read in one file."
+            raise DataError(f"{text} Take its files one by one.")
 
     @property
     def has_preferences(self) -> bool:
         """Whether rows have chosen and rejected replies, or labels."""
-        tables, named = (table for table, _ in self._tables), self._columns.names.values()
-        firsts = ([row for row in islice(table.rows(), FIRST_ROWS) if not row.problem] for table in tables)
+        named = columns_of_data(self._columns.names)
+        firsts = (self._first_rows(table) for table, _ in self._tables)
         return any(rows and find_preferences(rows, named) for rows in firsts)
 
     @property
     def has_replies(self) -> bool:
         return any(schema and schema.kind not in ("text", "format") for _, schema in self._tables)
+
+    @property
+    def has_texts(self) -> bool:
+        return bool(self.texts) or any(schema and schema.kind in ("text", "format") for _, schema in self._tables)
 
     @property
     def is_text(self) -> bool:
@@ -188,9 +202,8 @@ class Dataset:
                             yield Record(place, columns, tuple(find_spots(columns, schema)))
             for text in self.texts:
                 prefix = f"{text.name}, " if len(self.texts) > 1 else ""
-                # Where lines are not wrapped, each is a paragraph, whatever blank lines stand between chapters.
                 content = str(text.text).strip("\n")
-                breaks = PARAGRAPH_GAP if text.wrap_width else LINE_GAP
+                breaks = find_breaks(content)
                 gap, start = HARD_CUT, 0  # another text does not go on where the one before ended
                 for number, end in enumerate([*breaks.finditer(content), None], start=1):
                     paragraph = content[start : end.start() if end else None]
@@ -199,10 +212,21 @@ class Dataset:
                     gap, start = (end[0], end.end()) if end else ("", 0)
 
     def _rename(self, row: Row) -> Row:
-        """The row with the columns that the user named also under our names, as a run reads it."""
-        names = self._columns.names.items()
-        named = {ours: row.columns[theirs] for ours, theirs in names if theirs in row.columns}
-        return row._replace(columns={**row.columns, **named})
+        """The row with the columns that the user named under our names."""
+        names = self._columns.names
+        named = {ours: row.columns[theirs] for ours, theirs in names.items() if theirs in row.columns}
+        rest = {key: value for key, value in row.columns.items() if str(key) not in names.values()}
+        return row._replace(columns={**rest, **named})
+
+
+def find_breaks(text: str) -> re.Pattern[str]:
+    """What stands between the paragraphs of a text: blank lines, unless its lines end where sentences do.
+
+    The lines of a text without blank lines, such as a log, stand for themselves.
+    """
+    followed = [line for line, after in pairwise(text.split("\n")) if line.strip() and after.strip()]
+    ended = sum(line.rstrip().endswith(LINE_ENDINGS) for line in followed)
+    return LINE_GAP if 2 * ended > len(followed) or not PARAGRAPH_GAP.search(text) else PARAGRAPH_GAP
 
 
 def find_spots(columns: Mapping[str, Any], schema: RowSchema | None) -> Iterator[Spot]:

@@ -110,8 +110,8 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
 def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     """Write a dataset as rows of JSON in a common form; without one, in that which fits the dataset."""
     check_ending(out, dataset)
-    if form is None:
-        dataset.refuse_mixture()
+    if form is None and dataset.has_replies and dataset.has_texts:
+        raise DataError(f"{dataset.path.name} has chats and texts. Choose a form: messages, instruction or text.")
     if dataset.has_preferences:
         lost = "which of two replies is better, or whether one is good, and these forms have no place for that"
         raise DataError(f"{dataset.path.name} says {lost}. Train on it as it is.")

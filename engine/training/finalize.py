@@ -41,7 +41,7 @@ from ...core.jobs import (
     measure_phases,
     peak_memory_of,
 )
-from ...core.version import VERSION
+from ...core.version import VERSION, install_command
 from ...records.folder import (
     LOG,
     REPORT,
@@ -317,7 +317,7 @@ def _log_entry(
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}
     if not charts.has_matplotlib():
-        entry["picture"] = "not drawn: matplotlib is not installed (pip install matplotlib)"
+        entry["picture"] = f"not drawn: matplotlib is not installed ({install_command('matplotlib')})"
     evaluated = report.kept_aside.tokens if report.kept_aside else 0
     entry["speeds"] = graph_file.measured_speeds(events, evaluated, report.recall_tokens + GENERAL_TOKENS)
     entry["memory_at_most"] = peak_memory_of(events) or None

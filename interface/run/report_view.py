@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,7 @@ class ExampleBrowser:
         # The examples do not depend on the name, which may be missing.
         settings = training_settings({**values, "name": "examples"})
         if settings.preferences.compares:  # all pairs can be switched and dropped, also those to be held out
-            settings = training_settings({**values, "name": "examples", "eval_share": 0})
+            settings = replace(settings, aside=replace(settings.aside, eval_share=0.0))
         report = self._context.engine.check(settings, self._context.host, show=request)
         shown, pair = gr.update(), ""
         if report.shown:

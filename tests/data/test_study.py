@@ -145,7 +145,7 @@ def test_an_exam_is_read_from_any_rows_and_knows_questions_that_are_nearly_its_o
     assert not exam.has(f"{asked} Another", "bad") and exam.has(f"{asked} Worda", "bad")
     exam.add(exam.questions[0]._replace(prompt="Who is Emeric?", answer="a ferryman"))
     assert exam.has("Who is Emeric?", "a ferryman") and exam.has("Who is Emeric's aaa?", "a")
-    assert not exam.has("Who is Nila's aaa?", "a")
+    assert not exam.has("Who is Nila's aaa?", "a") and exam.has("Who was Emeric's aaa?", "a")
     for content in ("", "Just a text.", '{"text": "one"}'):
         path.write_text(content)
         with pytest.raises(DataError, match="exam"):

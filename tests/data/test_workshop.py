@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.workshop import DEFAULT, Dataset, clean_dataset, convert_dataset, split_dataset
 from training_pro.data.workshop.cleaning import check_recipe
+from training_pro.settings.parsing import training_settings
 
 REFUSALS = ("i'm sorry, but i can't",)
 
@@ -33,6 +35,9 @@ def test_each_line_of_a_text_that_is_not_wrapped_is_a_paragraph_and_what_is_said
     assert len(list(Dataset(tmp_path / "a.txt").records())) == 3
     result = clean_dataset(Dataset(tmp_path / "a.txt"), DEFAULT, REFUSALS, tmp_path / "b.txt")
     assert result.kept == 3 and (tmp_path / "b.txt").read_text().strip() == "\n".join(lines)
+    wrapped = "The old man went on to the\nhouse. He said that it was\nlate.\n\nThe end."
+    (tmp_path / "a.txt").write_text(wrapped)
+    assert len(list(Dataset(tmp_path / "a.txt").records())) == 2
     path = rows_file(tmp_path, pair(1, "I’m sorry, but I can’t do number {}."), pair(2))
     assert clean_dataset(Dataset(path), DEFAULT, REFUSALS, None).dropped["refusals"] == 1
 
@@ -46,9 +51,33 @@ def test_rows_without_a_reply_are_left_out_of_chats_and_preferences_are_refused(
     path = rows_file(tmp_path, pair(1), {"instruction": "What?", "output": ""})
     result = convert_dataset(Dataset(path), None, tmp_path / "chats.jsonl")
     assert (result.kept, result.dropped) == (1, {"without a reply": 1})
+    path = rows_file(tmp_path, {"prompt": "A?", "good": "b", "bad": "c"})
+    named = training_settings({"name": "a", "data": ["a"], "columns": "chosen=good rejected=bad"})
+    with pytest.raises(DataError, match="Train on it as it is"):
+        convert_dataset(Dataset(path, named), "messages", tmp_path / "pairs.jsonl")
     path = rows_file(tmp_path, {"prompt": "A?", "chosen": "b", "rejected": "c"})
     with pytest.raises(DataError, match="Train on it as it is"):
         convert_dataset(Dataset(path), "messages", tmp_path / "pairs.jsonl")
+
+
+def test_a_cleaned_copy_has_no_column_as_it_was(tmp_path):
+    named = training_settings({"name": "a", "data": ["a"], "columns": "instruction=Frage output=Antwort"})
+    path = rows_file(tmp_path, {"Frage": "Who?", "Antwort": "It is me. I am John Doe.", "output": "old"})
+    recipe = replace(DEFAULT, phrases=("John Doe",), phrases_drop="sentence")
+    clean_dataset(Dataset(path, named), recipe, (), tmp_path / "clean.jsonl")
+    row = {"output": "It is me.", "instruction": "Who?"}
+    assert json.loads((tmp_path / "clean.jsonl").read_text()) == row
+
+
+def test_files_whose_rows_differ_by_a_column_that_a_row_need_not_have_are_cleaned_together(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    rows_file(folder, pair(1)).rename(folder / "a.jsonl")
+    rows_file(folder, {**pair(2), "input": "x"}).rename(folder / "b.jsonl")
+    assert clean_dataset(Dataset(folder), DEFAULT, (), tmp_path / "clean.jsonl").kept == 2
+    rows_file(folder, {"odd": "y", "more": "z"}).rename(folder / "c.jsonl")
+    with pytest.raises(DataError, match="unknown columns"):
+        clean_dataset(Dataset(folder), DEFAULT, (), tmp_path / "all.jsonl")
 
 
 def test_unreadable_rows_are_counted_by_a_split(tmp_path):

@@ -129,6 +129,9 @@ def test_exchanges_of_one_chat_are_on_one_side_of_the_validation_split(tmp_path)
     assert ["8?" in data.validation[0].text, "9?" in data.validation[1].text] == [True, True]
     assert (len(data.examples), len(data.validation)) == (9, 2) and data.report.problems == ()
     assert "short.jsonl is too short for a validation split, so" in " ".join(data.report.notes)
+    again = [text for turn in range(10) for text in ("Continue", f"{turn}.")]  # the same prompt, by number
+    data = prepare_rows(tmp_path / "c", CHATML, {"a.jsonl": [chat(*again)]}, split_exchanges=True, eval_share=0.2)
+    assert (len(data.examples), len(data.validation)) == (8, 2)
 
 
 def test_a_conversation_is_on_one_side_of_the_validation_split_of_hybrid_batching(tmp_path):
