@@ -165,16 +165,8 @@ def split_rows(
         for number, group in enumerate(numbers.tolist()):
             parts[group].append(number)
         groups += [(file, np.array(part, np.int64)) for part in parts.values()]
-    file, part = groups[0] if len(groups) == 1 else (0, np.array([], np.int64))
-    units: list[object] = part.tolist()
-    if units and (
-        sources[file].contrast is not None or sources[file].desirable is not None
-    ):  # versions of a reply have the same prompt
-        units = [_prompt_of(sources[file], n) for n in part.tolist()]
-    if len(unique := [*dict.fromkeys(units)]) > 1:
-        late = {*unique[-min(len(unique) - 1, max(1, round(share * len(unique)))) :]}
-        is_late = np.array([unit in late for unit in units])
-        groups, chosen = [(file, part[~is_late]), (file, part[is_late])], {1}
+    if len(groups) == 1 and (halves := _split_in_time(sources[groups[0][0]], groups[0][1], share)):
+        groups, chosen = [(groups[0][0], half) for half in halves], {1}
     else:
         of_group = ((sources[file], part.tolist()) for file, part in groups)
         contents = [b"".join(source.example(n).ids.tobytes() for n in part) for source, part in of_group]
@@ -191,9 +183,19 @@ def split_rows(
     )
 
 
-def _prompt_of(source: RowSource, number: int) -> bytes:
-    start, end = source.first[number : number + 2].tolist()
-    return bytes(source.all_ids[start : start + int(source.all_trained[start:end].argmax())])
+def _split_in_time(source: RowSource, part: Ints, share: float) -> tuple[Ints, Ints] | None:
+    """The earlier and the last examples of a row; versions of a reply, which have one prompt, stay together."""
+    units: list[object] = part.tolist()
+    if source.contrast is not None or source.desirable is not None:
+        bounds = [source.first[n : n + 2].tolist() for n in part.tolist()]
+        learned = (start + int(source.all_trained[start:end].argmax()) for start, end in bounds)
+        units = [bytes(source.all_ids[start:reply]) for (start, _), reply in zip(bounds, learned, strict=True)]
+    unique = [*dict.fromkeys(units)]
+    if len(unique) < 2:
+        return None
+    late = {*unique[-min(len(unique) - 1, max(1, round(share * len(unique)))) :]}
+    is_late = np.array([unit in late for unit in units])
+    return part[~is_late], part[is_late]
 
 
 def choose_parts(
