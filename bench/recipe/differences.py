@@ -23,6 +23,7 @@ from .results import Result
 
 LITTLE, MORE, HALF = 0.1, 0.3, 0.5
 """Rises of the loss on general text that are compared at, and a recall that is."""
+NEAR = 0.95
 MIN_PAIRS = 6
 """With fewer, a resample often has a single pair and no spread, and the intervals are endless."""
 GRID = 0.005
@@ -152,9 +153,9 @@ def forgotten_at_half(points: Sequence[Point]) -> float:
 
 
 def rate_at(points: Sequence[Point], rise: float) -> float:
-    """The rate at which general loss first passes a rise; between two rates, by their logarithms."""
+    """The rate at which general loss first passes a rise; between two rates near it, by their logarithms."""
     for one, two in pairwise(points[1:]):
-        if one.rise <= rise < two.rise < math.inf:
+        if one.rise <= rise < two.rise <= one.rise + BRACKET:
             share = (rise - one.rise) / (two.rise - one.rise)
             return float(math.exp(math.log(one.rate) + share * (math.log(two.rate) - math.log(one.rate))))
     return math.nan
@@ -205,10 +206,10 @@ class Difference(NamedTuple):
         return (self.high - self.low) / 2
 
     @property
-    def hidden_by_grid(self) -> bool:
-        """Whether only what the grid of rates may cost keeps it from being told."""
-        grid = GRID * (self.measure == "unseen")
-        return not self.is_told and (self.low + grid > 0 or self.high - grid < 0)
+    def is_near(self) -> bool:
+        """Whether it is not told, but nearly, or would be without what the grid of rates may cost."""
+        without_grid = self.smallest - GRID * (self.measure == "unseen")
+        return not self.is_told and abs(self.mean) >= NEAR * without_grid
 
 
 def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, float]:

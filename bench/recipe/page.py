@@ -27,6 +27,7 @@ from .differences import (
     Pair,
     Point,
     best_on_unseen,
+    best_within,
     compare,
     figure_of,
     frontiers,
@@ -42,7 +43,7 @@ SHOWN_PAIRS = 3  # so many are shown, but tell nothing apart
 INTRODUCTION = """# What works
 
 How much does a model learn of a text, and how much does it forget for that? This page says what {runs} runs can
-tell.
+tell; {read} of them are in its tables.
 
 **What they can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its weights
 are from a 4-bit GGUF file (Q4_1). Nobody has judged the replies. There are few texts, and the intervals speak
@@ -56,7 +57,7 @@ writes this page.
 **What the runs have in common**, unless the name of a way says otherwise: rank and alpha 32 on all linear
 layers, a cutoff of 128 tokens (chats: 512), batches of 4, about 36,000 trained tokens in steps of 230 to 450,
 and a cosine schedule after a warmup of 5%. So *rank 32*, *3 passes*, *blocks* and *cosine* are the same runs.
-Most ways have four rates, two of them far above the 2e-4 of the presets. Ways that do as much at another rate
+Many ways have four rates, two of them far above the default of 2e-4. Ways that do as much at another rate
 have others.
 
 - A **way** is one way to train. Each is run at several learning rates, because a way usually forgets more at a
@@ -79,11 +80,13 @@ have others.
   difference is told only if its interval excludes 0. It takes at least {pairs} pairs, and seeds count in
   threes, when all texts have them. The spread between the texts is in the interval, so with two texts and few
   seeds only large differences are told, and one as large as the smallest that would have been told is missed
-  about half the time. `python3 bench/recipes.py null` shuffles whole tables, and says how often this rule tells
+  in a fifth to a half of cases.
+  `python3 bench/recipes.py null` shuffles whole tables, and says how often this rule tells
   what is not there.
-- **What was decided after first results**: that rates were added, also below the presets'; {grid} for the grid
-  of rates; the best rate must lie inside; the rule of threes, after slicing was looked at with three, six and
-  nine pairs.
+- **What was decided after first results**: that rates were added, also below the default; {grid} for the grid of
+  rates; that the best rate must lie inside; "at most" instead of "at" a rise; no figure between rates more than
+  {bracket} apart, and none for a way that lacks it in one pair; the rule of threes, after slicing was looked at
+  with three, six and nine pairs, while other questions about two texts have three seeds.
 """
 UNKNOWN = """## What is not known
 
@@ -187,9 +190,11 @@ def page(
     """The whole page, in Markdown; `pictures` are the paths of the pictures by question, seen from the page."""
     model = model or main_model(results)
     given = [each for each in answers(results, model) if each.is_known]
-    head = INTRODUCTION.format(
-        runs=len([result for result in results if result.tokens]), model=model or "none yet"
-    )
+    made = {result.key for result in results if result.tokens}
+    read = {
+        p.result.key for each in given for pairs in each.frontiers.values() for ps in pairs.values() for p in ps
+    }
+    head = INTRODUCTION.format(runs=len(made), read=len(made & read), model=model or "none yet")
     method = METHOD.format(little=LITTLE, more=MORE, bracket=f"{BRACKET:g}", pairs=MIN_PAIRS, grid=GRID)
     drawn = {name: f"![{QUESTIONS[name].words}]({picture})" for name, picture in pictures.items()}
     parts = [head, *_conclusions(given, drawn), method, *_sizes(results, sizes, model)]
@@ -207,41 +212,78 @@ def page(
 def _conclusions(given: Sequence[Answer], pictures: Mapping[str, str]) -> list[str]:
     """Three conclusions in plain words, rendered from the figures of the tables, with a picture each."""
     known, said = {each.question.name: each for each in given}, dict[str, str]()
+    differences = [apart for each in given for apart in each.differences]
+    compared = [(each, way) for each in given if each.differences for way in each.question.ways[1:]]
+    others = [_best_rate(each, way) for each, way in compared]
     if rated := known.get("rate"):
         (way,) = rated.question.ways
         best = Counter(best_on_unseen(points).rate for points in rated.frontiers[way.name].values())
         (rate, count), rates = best.most_common(1)[0], rated.question.rates_of(way)
         said["rate"] = (
-            f"**Of {len(rates)} rates, {_rate(rate)} predicts unseen text best**, in {count} of {best.total()} "
-            "pairs of text and seed. General loss shows what the model forgets besides. It has risen "
-            f"{_crossing(rated, way, LITTLE)}."
+            f"**With about three passes and a cosine schedule, {_rate(rate)} predicts unseen text best** of "
+            f"{len(rates)} rates, in {count} of {best.total()} pairs of text and seed. General loss shows what is "
+            f"forgotten besides. It has risen {_crossing(rated, way, LITTLE)}."
         )
+        if others:
+            said["rate"] += f" Other ways are best from {_rate(min(others))} to {_rate(max(others))}."
     every = [points for each in given for pairs in each.frontiers.values() for points in pairs.values()]
     kept = [figure_of(point, "recall") for points in every for point in points if point.rise <= MORE]
     if kept:
         before = [100 * figure_of(points[0], "recall") for points in every]
+        between = [share for points in every if not math.isnan(share := best_within(points, MORE, "recall"))]
         said["slicing"] = (
-            "**Little is learned by heart before the model forgets.** No run recalls more than "
-            f"{100 * max(kept):.1f}% while general loss has risen by at most {MORE}. The untrained model guesses "
+            "**Little is learned by heart before the model forgets.** While general loss has risen by at most "
+            f"{MORE}, no run recalls more than {100 * max(kept):.1f}% of the next 32 tokens, and no line "
+            f"between two runs more than {100 * max(between, default=0):.1f}%. The untrained model guesses "
             f"{min(before):.1f} to {max(before):.1f}%."
         )
-    differences = [apart for each in given for apart in each.differences]
     if told := [sentence(apart) for apart in differences if apart.is_told]:
         said["schedule"] = f"**Some ways are told apart.** {' '.join(told)}"
     elif differences:
         ways = [[way.name for way in each.question.ways] for each in given if each.differences]
-        names = "; ".join(f"{base} against {_listed(others)}" for base, *others in ways)
-        said["schedule"] = f"**No two ways of training are told apart**: {names}."
-    if hidden := [apart for apart in differences if apart.hidden_by_grid]:
-        near = _listed([f"{apart.way} ({_signed(apart.measure, apart.mean)})" for apart in hidden])
-        said["schedule"] += (
-            f" It is close for {near}, whose lowest loss on unseen text would be told but for the {GRID} "
-            "that rates between those that were run may save."
+        names = "; ".join(f"{base} against {_listed(rest)}" for base, *rest in ways)
+        said["schedule"] = (
+            "**Each at its own best rate, or at the same forgetting, no two ways are told apart**, which does not "
+            f"mean that they are equal: {names}."
         )
+    if near := [_nearly(apart) for apart in differences if apart.is_near]:
+        said["schedule"] += f" Close to it: {'; '.join(near)}."
+    if compared:
+        _, words = max(_at_one_rate(each, way) for each, way in compared)
+        said["schedule"] += f" At the same rate, ways differ more: {words}."
     lines = ["## Three conclusions", ""] if said else []
     for number, (name, text) in enumerate(said.items(), start=1):
         lines += [_fill(f"{number}. {text}"), "", *([pictures[name], ""] if name in pictures else [])]
     return lines
+
+
+def _means(each: Answer, way: Way, figure: str) -> dict[float, float]:
+    """The mean of a figure over all pairs, for each rate of a way; none for a rate at which a run diverged."""
+    points = [[p for p in each.frontiers[way.name][pair] if p.rate] for pair in sorted(each.pairs)]
+    means = {same[0].rate: [figure_of(p, figure) for p in same] for same in zip(*points, strict=True)}
+    return {rate: statistics.fmean(values) for rate, values in means.items() if not any(map(math.isnan, values))}
+
+
+def _best_rate(each: Answer, way: Way) -> float:
+    losses = _means(each, way, "unseen_loss")
+    return min(losses, key=losses.__getitem__)
+
+
+def _at_one_rate(each: Answer, way: Way) -> tuple[float, str]:
+    """How far the losses of a way and the first one on unseen text are apart at the first one's best rate."""
+    base = each.question.ways[0]
+    rate, own = _best_rate(each, base), _means(each, way, "unseen_loss")
+    apart = own.get(rate, math.nan) - _means(each, base, "unseen_loss")[rate]
+    more = "higher" if apart > 0 else "lower"
+    words = (
+        f"at {_rate(rate)}, the loss on unseen text is {more} by {abs(apart):.3f} with {way.name} than {base.name}"
+    )
+    return (0.0 if math.isnan(apart) else abs(apart), words)
+
+
+def _nearly(apart: Difference) -> str:
+    unit = " points" if apart.measure in SHARES else ""
+    return f"{apart.way}, {UNITS[apart.measure]} {_signed(apart.measure, apart.mean)}{unit}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -301,8 +343,8 @@ def _said(each: Answer) -> list[str]:
             unit = " points" if measure in SHARES else ""
             text = f"Not told apart from **{base}** by {UNITS[measure]}: {names}."
             text += f" An observed mean difference of more than {size}{unit} would have been told."
-            if hidden := [each.way for each in same if each.hidden_by_grid]:
-                text += f" Without the {GRID} for the grid of rates, {_listed(hidden)} would be."
+            if near := [each.way for each in same if each.is_near]:
+                text += f" Close to it: {_listed(near)}."
             lines.append(_bullet(text))
     if each.differences:
         errors = max(difference.errors for difference in each.differences)
@@ -385,10 +427,9 @@ def _by_rate(each: Answer) -> list[str]:
 
 
 def _crossing(each: Answer, way: Way, rise: float) -> str:
-    rates = [rate_at(each.frontiers[way.name][pair], rise) for pair in each.pairs]
-    known = [rate for rate in rates if not math.isnan(rate)]
-    if not known:
-        return f"by {rise} at none of these rates"
+    known = [rate_at(each.frontiers[way.name][pair], rise) for pair in each.pairs]
+    if not known or any(map(math.isnan, known)):
+        return f"by {rise}: no figure"
     lowest, middle, highest = map(
         _rate, (float(f"{each:.1e}") for each in (min(known), statistics.median(known), max(known)))
     )
@@ -417,17 +458,25 @@ def _draw_frontiers(each: Answer, path: Path) -> None:
 
     is_asked = "answers_03" in each.question.measures
     learned, words = ("closed_book", "questions answered (%)") if is_asked else ("recall", "recall (%)")
-    panels = [(learned, words)]
+    panels, ways = [(learned, words)], each.question.ways
     if "inside_03" in each.question.measures:
         panels = [
             (learned, "recall (%), from the second word of sentences"),
             ("inside_recall", "inside sentences (%)"),
         ]
-    figure = Figure(figsize=(7 + 3 * (len(panels) - 1), 4), layout="constrained")
-    for number, ((learned, words), axes) in enumerate(
-        zip(panels, figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], strict=True)
-    ):
-        _draw_panel(axes, each, learned, words, is_first=not number)
+    figure = Figure(figsize=(10 if len(panels) > 1 or len(ways) == 1 else 7, 4), layout="constrained")
+    if len(ways) == 1:
+        first, second = figure.subplots(1, 2)
+        _draw_panel(first, each, *panels[0], is_first=True)
+        losses = _means(each, ways[0], "unseen_loss")
+        second.semilogx(losses.keys(), losses.values(), "o-", markersize=4)
+        second.set_xticks([*losses], map(_rate, losses))
+        second.minorticks_off()
+        second.set_xlabel("learning rate")
+        second.set_ylabel("loss on unseen text")
+    else:
+        for number, axes in enumerate(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]):
+            _draw_panel(axes, each, *panels[number], is_first=not number)
     figure.legend(loc="outside right upper", fontsize=7)
     # The same results give the same bytes.
     with mpl.rc_context({"svg.hashsalt": "recipes", "svg.fonttype": "none"}):

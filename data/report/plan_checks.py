@@ -37,8 +37,8 @@ RATE_SOURCES = {
 # bench/recipe_data: whatever their schedule.
 FORGETTING_RATE = 3e-3
 FORGETS = (
-    "In 9 of 10 of our measurements of 20 steps or more at 0.003 and more, the loss on general text rose by at "
-    "least 0.1 (docs/what-works.md)"
+    "In 9 of 10 of our measurements of more than one pass and 20 steps at 0.003 and more, the loss on general "
+    "text rose by at least 0.1 (bench/recipe_data)"
 )
 LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN, MAX_SAVES = 500, 5, 4, 100
 

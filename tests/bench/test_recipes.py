@@ -324,6 +324,12 @@ def test_the_records_of_what_is_said_are_true():
                 pytest.fail(f"nothing bears it: {bears}")
 
 
+def test_hardly_anything_is_recalled_at_rates_up_to_2e_4():
+    made = recipe.results.read_results(recipe.texts.FOLDER / "runs.csv")
+    low = [run.recall for run in made if run.rate <= 2e-4 and run.recall is not None]
+    assert len(low) > 50 and max(low) < 0.035
+
+
 def committed_claims():
     file = recipe.texts.FOLDER / "runs.csv"
     return recipe.page.claims(recipe.results.read_results(file)) if file.is_file() else []
