@@ -249,8 +249,9 @@ class RunTrainer(TrainerHooks):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         trained = self.accelerator.unwrap_model(model or self.model)
-        options = {"dtype": trained.dtype, "output_loading_info": True}
-        saved, found = type(trained).from_pretrained(resume_from_checkpoint, **options)
+        saved, found = type(trained).from_pretrained(
+            resume_from_checkpoint, dtype=trained.dtype, output_loading_info=True, trust_remote_code=False
+        )
         if missing := sorted(found["missing_keys"]):
             raise ModelError(f"{resume_from_checkpoint} lacks weights of the model ({', '.join(missing[:3])}).")
         trained.load_state_dict(saved.state_dict())

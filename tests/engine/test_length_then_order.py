@@ -71,7 +71,7 @@ LONG = {"text": "A row that is far too long, " * 8}
     ("between", "more", "gaps"),
     [
         ([LONG], {"too_long": "drop_any"}, [4]),
-        ([{"text": 7, "other": None}], {"bad_rows": "skip"}, [4]),
+        ([{"text": True, "other": None}], {"bad_rows": "skip"}, [4]),
         (["", ""], {}, []),
     ],
 )

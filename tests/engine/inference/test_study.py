@@ -62,7 +62,7 @@ def studied(place):
 
 def test_notes_hold_against_their_passage_and_are_resumed_where_they_stopped(studied, place):
     ended, taken, rows, asked = studied(tokens=1)  # one batch of 16
-    assert "resumes at" in ended.text and len(asked) == 16 and len(rows) == 12
+    assert "To go on at note 16 of 40" in ended.text and len(asked) == 16 and len(rows) == 12
     first = (place.folders.datasets / "notes.jsonl").read_bytes()
     ended, taken, rows, asked = studied()
     assert ended.outcome == "finished" and len(rows) == 30 and len(asked) == 40, "what was done is not asked again"
