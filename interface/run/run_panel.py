@@ -130,7 +130,10 @@ class RunButtons:
         # A rule may need what the run does not have, such as a validation split.
         job = context.running_job("training")
         if job and (settings := settings_in_force(job.log.since(0))):
-            training_settings({**settings, **changes})
+            in_force = {
+                key: value for key, value in settings.items() if key in SETTINGS
+            }  # without the halved rate
+            training_settings({**in_force, **changes})
         message = self._run_action(lambda control: change_live(control, lambda live: live.changed(changes)))
         context.live.values, context.live.job = own, context.session.latest("training")
         return message

@@ -14,7 +14,7 @@ import gradio as gr
 import pytest
 from training_pro.core.engine import PreviewQuery
 from training_pro.core.host import DeviceMemory, ModelCard, OwnProcess
-from training_pro.core.jobs import AutoStart, JobEnded, Request, RunPlanned, Session
+from training_pro.core.jobs import AutoStart, JobEnded, LiveSettingsChanged, Request, RunPlanned, Session
 from training_pro.data.prepare import check_datasets
 from training_pro.data.report import DatasetReport, preview_examples
 from training_pro.data.report.estimates import MemoryEstimate
@@ -97,6 +97,9 @@ def test_apply_sends_only_the_rules_that_were_changed_and_the_chat_is_free_of_a_
     # A rule that the run can't keep would make it a run that can't resume.
     plan = {"steps": 8, "steps_per_epoch": 4, "first_step": 0, "rates": (), "settings": of_run.values()}
     running.log.append(RunPlanned(name="night", model="tiny", **plan))
+    running.log.append(LiveSettingsChanged(step=1, changes={"rate_factor": (1.0, 0.5)}))
+    page.press("live", save_every=11)
+    assert running.control.live.values()["save_every"] == 11
     assert "there is no validation split" in str(page.press("live", early_stopping=3))
     assert running.control.live.values()["early_stopping"] == 0
     page.fill(early_stopping=0)
