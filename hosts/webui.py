@@ -133,7 +133,9 @@ class WebuiHost:
             if chosen and not Path(target.model).exists():
                 problem = f"{chosen}, chosen under 'What to train', is not in {self.folders.models}. Choose again."
             elif not own_environment(self.folders).state.can_train:
-                problem = f"To train {name}, the environment for training is needed. Set it up below."
+                problem = (
+                    f"To train {name}, the environment for training is not ready. Set it up on the Train tab."
+                )
             return ModelStatus(
                 name.removesuffix(".gguf"), "in a process of its own", tuple(shared.lora_names), problem
             )

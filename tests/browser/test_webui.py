@@ -224,12 +224,13 @@ def test_other_dead_ends_name_the_next_step(browser, tmp_path, open_page):
         server.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
         page = open_page(server, tab=OURS)
         page.wait_for_words(
-            "line", "To train story-Q4.gguf, the environment for training is needed. Set it up below."
+            "line",
+            "To train story-Q4.gguf, the environment for training is not ready. Set it up on the Train tab.",
         )
         page.fill(data="story.txt")
         for button, part in (("check", "answer"), ("start", "run")):
             page.press(button)
-            page.wait_for_words(part, "The environment for training is missing. Set it up on the Train tab.")
+            page.wait_for_words(part, "the environment for training is not ready. Set it up on the Train tab.")
         server.tell("models.unload_model()")
         server.tell("import importlib.util as u; find_spec = u.find_spec")
         server.tell("u.find_spec = lambda name, *more: None if name == 'torch' else find_spec(name, *more)")

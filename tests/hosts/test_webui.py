@@ -89,9 +89,13 @@ def test_without_a_model_that_can_train_the_next_click_is_named(shared):
         loaded(shared, kind)
         assert problem() == f"{said} {NEXT_CLICK}"
     loaded(shared, "LlamaServer")
-    assert problem() == "To train some-model, the environment for training is needed. Set it up below."
+    assert (
+        problem() == "To train some-model, the environment for training is not ready. Set it up on the Train tab."
+    )
     shared.model, shared.args.loader = None, "llama.cpp"  # unloaded for a run, or because it was idle
-    assert problem() == "To train some-model, the environment for training is needed. Set it up below."
+    assert (
+        problem() == "To train some-model, the environment for training is not ready. Set it up on the Train tab."
+    )
     loaded(shared, "T5", config=SimpleNamespace(is_encoder_decoder=True), named_parameters=list)
     assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 
@@ -318,7 +322,9 @@ def test_a_chosen_model_that_is_gone_is_a_problem_and_not_replaced_by_the_chats(
     chosen.touch()
     served.host.choose_model("chosen.gguf", "bfloat16")
     assert served.host.own_process.loading == "bfloat16"
-    assert problem() == "To train chosen.gguf, the environment for training is needed. Set it up below."
+    assert (
+        problem() == "To train chosen.gguf, the environment for training is not ready. Set it up on the Train tab."
+    )
     chosen.unlink()
     gone = f"chosen.gguf, chosen under 'What to train', is not in {chosen.parent}. Choose again."
     assert problem() == gone and served.host.own_process.model == str(chosen)
