@@ -10,7 +10,6 @@ import io
 import pickle
 import struct
 import threading
-from importlib import import_module
 from typing import IO, Any
 
 ROOT_NAME = __package__.rpartition(".")[0]
@@ -31,10 +30,7 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name} is not expected in a message")
         elif module.startswith("pathlib"):  # Python 3.13 has its classes in pathlib._local
             module = "pathlib"
-        found = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return super().find_class(module, name)
 
 
 class Channel:
