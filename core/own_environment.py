@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from . import files
 from .errors import BusyError, SavingError, TrainingProError
-from .files import PART_SUFFIX, lock, move_new_folder, read_json, remove_folder, write_error_reason, write_json
+from .files import PART_SUFFIX, lock, move_new_folder, read_record, remove_folder, write_error_reason, write_json
 from .host import Folders
 from .version import ROOT
 
@@ -141,12 +141,7 @@ def read_pins(name: str) -> list[str]:
 
 
 def read_marker(folder: Path) -> Marker:
-    content = read_json(folder / MARKER_NAME, {})
-    try:
-        size = int(content.get("size", 0))
-        return Marker(dict(content["lists"]), content["torch"], content.get("installing", False), size)
-    except (ValueError, TypeError, KeyError):
-        return Marker()
+    return read_record(folder / MARKER_NAME, Marker, Marker())
 
 
 def write_marker(folder: Path, note: Marker) -> None:
