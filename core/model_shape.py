@@ -11,11 +11,24 @@ FUSED_LAYERS = frozenset({"up", "gate"})
 # Words for the embeddings and the output layer of any model; they get a LoRA only where they are named.
 HEAD = "lm_head"
 OUTER_LAYERS = ("embed_tokens", HEAD)
+# Layers by the choices of the setting Target modules; LAYER_NAMES are all linear layers.
+TARGET_CHOICES: Mapping[str, tuple[str, ...]] = {
+    choice: tuple(choice.split("-")) for choice in ("q-v", "q-k-v", "q-k-v-o", "k-v-down")
+}
+LAYER_NAMES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 # The `model_type`s whose MLP has no gate.
 UNGATED_TYPES = frozenset(
     {"gpt2", "gpt_neo", "gpt_neox", "opt", "gptj", "bloom", "falcon", "mpt", "phi", "starcoder2"}
 )
 BITS_OF_WEIGHTS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "8bit": 8, "4bit": 4.5}
+
+
+def target_layers(targets: str | tuple[str, ...]) -> frozenset[str] | None:
+    """Return the layers of a targets setting, None for all; a list with unknown names counts as all."""
+    if isinstance(targets, str):
+        return frozenset(TARGET_CHOICES[targets]) if targets in TARGET_CHOICES else None
+    names = frozenset(name.rpartition(".")[2].removesuffix("_proj") for name in targets)
+    return names if names <= LAYER_NAMES.union(OUTER_LAYERS) else None
 
 
 @dataclass(frozen=True)

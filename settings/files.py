@@ -18,9 +18,9 @@ from typing import Any
 
 from ..core.errors import SavingError, SettingsError
 from ..core.files import descendant, read_small_file, with_retries
+from ..core.model_shape import TARGET_CHOICES
 from . import other_names
 from .definitions import SETTINGS, TrainingSettings
-from .target_layers import TARGET_CHOICES
 
 SETTINGS_VERSION = 1
 

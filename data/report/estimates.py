@@ -13,9 +13,8 @@ from ...core.errors import Remedy
 from ...core.files import free_bytes, nearest_existing
 from ...core.findings import Finding, advice, problem
 from ...core.host import DeviceMemory, ModelCard
-from ...core.model_shape import HEAD, ModelShape, model_bytes
+from ...core.model_shape import HEAD, ModelShape, model_bytes, target_layers
 from ...settings.definitions import SETTINGS, LoraSettings, TrainingSettings
-from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, head_rows, interval_steps, size
 from ..examples import Examples
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...core.findings import Finding, Suggestion, advice, note, problem
+from ...core.model_shape import target_layers
 from ...schedulers import ScheduleSteps, find_crossed_points, get_schedule
 from ...settings.definitions import SETTINGS, TrainingSettings
-from ...settings.target_layers import target_layers
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from .. import batch_order
 from ..examples import Examples, RowSource

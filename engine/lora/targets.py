@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ...core.errors import SettingsError
-from ...core.model_shape import OUTER_LAYERS, ModelShape
+from ...core.model_shape import OUTER_LAYERS, TARGET_CHOICES, ModelShape
 from ...settings.definitions import LoraSettings
-from ...settings.target_layers import TARGET_CHOICES
 from .peft_private import adapted_layers, named_base_modules, peft_allows, unwrap_layer
 
 ALL_LINEAR = "all-linear"
