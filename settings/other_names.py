@@ -124,4 +124,4 @@ def our_key(key: str) -> str:
 
 def why_not_here(key: str) -> str:
     """What to do instead of a parameter of another program that is no setting here; empty for other names."""
-    return str(TABLES["not_here"].get(key, ""))
+    return next((sentence for sentence, names in TABLES["not_here"].items() if key in names), "")
