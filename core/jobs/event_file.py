@@ -10,10 +10,9 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -27,33 +26,27 @@ OF_A_STEP = (
     *(kinds.Step, kinds.EvaluationDone, kinds.RecallMeasured, kinds.ExamAsked),
     *(kinds.SampleGenerated, kinds.CheckpointSaved),
 )
-
-
-@cache
-def event_kinds() -> Mapping[str, type[Event]]:
-    """The kinds of events by their names in the file: Step is 'step', RunPlanned is 'run_planned'."""
-
-    def subclasses(kind: type[Event]) -> Iterator[type[Event]]:
-        for subclass in kind.__subclasses__():
-            yield subclass
-            yield from subclasses(subclass)
-
-    return {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in subclasses(Event)}
+# The kinds of events by their names in the file: Step is 'step', RunPlanned is 'run_planned'.
+KINDS: Mapping[str, type[Event]] = {
+    re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): kind
+    for name, kind in vars(kinds).items()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def event_line(event: Event) -> str:
-    name = next(name for name, kind in event_kinds().items() if kind is type(event))
     values = asdict(event)
     if isinstance(event, RunPlanned):
         del values["earlier"]  # see `events_before`
-    return files.dump_json({"event": name, **values}) + "\n"
+    return files.dump_json({"event": NAMES[type(event)], **values}) + "\n"
 
 
 def parse_event(line: bytes) -> Event | None:
     """Read a line; None for one that is damaged, or of a kind that this version does not know."""
     with suppress(ValueError, RecursionError):
         values = json.loads(line)
-        kind = event_kinds().get(str(values.pop("event", ""))) if isinstance(values, dict) else None
+        kind = KINDS.get(str(values.pop("event", ""))) if isinstance(values, dict) else None
         if kind is not None:
             unknown: dict[str, Any] = {}
             if None in values.values():  # JSON has no NaN: a loss that is none was written as null
