@@ -24,11 +24,6 @@ def newest_mtime() -> float:
 LOADED_MTIME = newest_mtime()
 
 
-def python_command() -> str:
-    """Name of the Python command; on Windows, python3 often only opens the Microsoft Store."""
-    return "py" if os.name == "nt" else "python3"
-
-
 def install_command(package: str) -> str:
     """The command that installs a package for this very Python."""
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
@@ -37,4 +32,5 @@ def install_command(package: str) -> str:
 
 def launch_command() -> str:
     """The command that starts script.py on this system, for messages to the user."""
-    return python_command() + " script.py"
+    # On Windows, python3 often only opens the Microsoft Store.
+    return "py script.py" if os.name == "nt" else "python3 script.py"

@@ -9,11 +9,7 @@ from typing import Any, cast
 from ..schedulers import SCHEDULES, Phase, ScheduleSteps, get_schedule, schedule_problem
 from ..train_utils import StepPlan
 from .columns import columns_problem
-from .name_rules import (
-    layers_problem,
-    name_problem,
-    shard_size_problem,
-)
+from .name_rules import layers_problem, name_problem, shard_size_problem
 from .setting import Setting, boolean, choice, integer, names, number, text, texts
 
 FULL_FINETUNE = "full"
