@@ -86,8 +86,7 @@ class _PartialDownload:
         self._plan, self._folder, self._emit, self._stopping = plan, folder, emit, stopping
         # Named by the commit, so that an interrupted move goes on only with files of the same commit.
         self._final = folder / plan.commit
-        self.meter = DownloadMeter(plan.size, emit)
-        self.meter.done = self._bytes_on_disk()
+        self.meter = DownloadMeter(plan.size, emit, self._bytes_on_disk())
 
     def fetch(self, file: HubFile) -> None:
         """Download what is missing of a file, and check it."""

@@ -146,8 +146,7 @@ class WheelDownloads:
 
     def fetch(self, emit: Emit, is_stopped: IsStopped) -> None:
         """Download the wheels, or what is missing of them; those that only pip can get are left to it."""
-        meter = DownloadMeter(self.total, emit)
-        meter.done = self.done
+        meter = DownloadMeter(self.total, emit, self.done)
 
         def may_retry(error: Exception) -> bool:
             is_refused = isinstance(error, HTTPError) and error.code < 500

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ...train_utils import duration
-from ..files import Count, Timestamp
 from .event_words import event_text
 from .events import (
     DownloadProgress,
@@ -100,21 +99,21 @@ class EtaEstimator:
         """Seconds for the remaining steps, the time between them, and the planned measurements and samples."""
         # The time between steps is a mean over the whole run: the last few steps may be without a checkpoint.
         last = self._recent[-1]
-        for_steps = (last.steps - last.step) * (self.seconds_per_step + self._between_steps / self._steps)
+        per_step = self.seconds_per_step + self._between_steps / self._steps
         recurring = (self._evaluations, self._recalls, self._samples)
         planned = sum(each.seconds_left(last.step, last.steps) for each in recurring)
-        return max(0.0, for_steps + planned)
+        return max(0.0, (last.steps - last.step) * per_step + planned)
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Progress of a run at a time, for other processes; figures of its last step are None before the first one."""
+    """Progress of a run at a time; figures of its last step are None before the first one."""
 
-    at: Timestamp = 0.0
+    at: float = 0.0
     model: str = ""
     stage: str = ""
-    step: Count = 0
-    steps: Count = 0
+    step: int = 0
+    steps: int = 0
     epoch: float = 0.0
     loss: float | None = None
     smoothed_loss: float | None = None
@@ -158,8 +157,8 @@ def progress_text(progress: RunProgress) -> str:
 class DownloadMeter:
     """Reports the progress of a download, at most once per second and when everything is there."""
 
-    def __init__(self, total: int, emit: Callable[[Event], object]) -> None:
-        self.total, self.done = total, 0
+    def __init__(self, total: int, emit: Callable[[Event], object], done: int) -> None:
+        self.total, self.done = total, done
         self._emit = emit
         self._recent: deque[tuple[float, int]] = deque()
         self._reported_at, self._reported = float("-inf"), -1
