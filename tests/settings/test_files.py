@@ -7,7 +7,7 @@ import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.settings import flags
 from training_pro.settings.definitions import SETTINGS, TrainingSettings
-from training_pro.settings.files import as_file, convert_values, load_settings
+from training_pro.settings.files import as_file, load_settings
 from training_pro.settings.parsing import training_settings
 
 UNUSUAL = {
@@ -52,11 +52,6 @@ def test_a_file_that_is_no_settings_file_is_named(tmp_path, content, said):
     for other in (tmp_path / "gone.json", tmp_path):
         with pytest.raises(SettingsError, match=other.name):
             load_settings(other)
-
-
-def test_an_unknown_key_stays_in_for_parsing_to_refuse():
-    loaded = convert_values({"data": ["x.txt"], "telepathy": True})
-    assert (loaded.values["telepathy"], loaded.notes) == (True, ())
 
 
 def parser():
