@@ -140,16 +140,6 @@ def load(path: Path, damage: list[str] | None = None) -> Queue:
     return queue
 
 
-def describe_damage(path: Path, damage: Sequence[str]) -> str:
-    """Say in one sentence which runs of the queue are damaged; empty if none is."""
-    if not damage:
-        return ""
-    return readable(
-        f"The queue in {path} is damaged. Training PRO ignored this entry: {damage[0]} Before the next "
-        f"change to the file, Training PRO copies the file to {DAMAGED_COPY}."
-    )
-
-
 def save(path: Path, queue: Queue, damage: Sequence[str] = ()) -> None:
     """Write the queue, completely or not at all; a file with damaged runs is copied before they are left out."""
     try:
@@ -183,7 +173,13 @@ class QueueRunner:
     def read_with_damage(self) -> tuple[Queue, str]:
         """Return the queue on disk, and a sentence if runs in its file are damaged."""
         damage: list[str] = []
-        return load(self._path, damage), describe_damage(self._path, damage)
+        queue, sentence = load(self._path, damage), ""
+        if damage:
+            sentence = (
+                f"The queue in {self._path} is damaged. Training PRO ignored this entry: {damage[0]} Before the "
+                f"next change to the file, Training PRO copies the file to {DAMAGED_COPY}."
+            )
+        return queue, readable(sentence)
 
     def _change(self, change: Callable[[Queue], Queue]) -> Queue:
         """Apply `change` to the queue under its locks, and return the new queue."""

@@ -50,7 +50,7 @@ def test_a_damaged_run_is_told_and_the_others_stay_and_a_broken_file_is_left_alo
     text = path.read_text().replace('"waiting": [', '"waiting": [3,')
     path.write_text(text)
     assert names(queue.load(path, damage)) == "a"
-    assert "queue: waiting, entry 1" in queue.describe_damage(path, damage)
+    assert damage[0].startswith("queue: waiting, entry 1")
     queue.save(path, queue.load(path), damage)
     assert (tmp_path / queue.DAMAGED_COPY).read_text() == text
     path.write_text("{")
