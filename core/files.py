@@ -115,7 +115,7 @@ def move_atomically(path: Path, target: Path) -> Path:
 
 
 def move_new_folder(folder: Path, target: Path) -> Path:
-    """Like `moved`, with more retries: a virus scanner may hold a folder of new files for longer."""
+    """Like `move_atomically`, with more retries: a virus scanner may hold a folder of new files for longer."""
     return with_retries(lambda: folder.replace(target), NEW_FOLDER_PAUSES_SECONDS)
 
 

@@ -31,9 +31,7 @@ class Folders:
         self.form = self.training / "form.json"
         self.queue = self.training / "queue.json"
         self.running = self.training / "running"  # of each run in progress: its requests, and its first events
-        self.own_model = (
-            self.training / "own_model.json"
-        )  # the model to train in a process of its own, if one is chosen
+        self.own_model = self.training / "own_model.json"  # what to train in a process of its own, if it is chosen
         self.prepared_data = self.training / "prepared"  # for the next start
         self.environment = self.training / "environment"  # the Python environment of training processes
         self.exports = self.training / "exports"  # runs that were written out to train on another machine
