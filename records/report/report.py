@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ class ReportData:
     events: Sequence[jobs.Event]
     ended: jobs.JobEnded
     graph: Sequence[Mapping[str, Any]]
-    samples: Sequence[jobs.SampleGenerated] = ()
-    log: run_files.RunLog = field(default_factory=run_files.RunLog)
-    lora: LoraEntry | None = None
+    samples: Sequence[jobs.SampleGenerated]
+    log: run_files.RunLog
+    lora: LoraEntry
 
     @property
     def plan(self) -> jobs.RunPlanned:
@@ -101,12 +101,11 @@ def render_report(data: ReportData) -> str:
         figures = (_loss_text(e.loss), "" if e.pairs else f"{e.perplexity:.4g}", f"{e.accuracy:.1%}")
         evaluation_rows.append((str(e.step), *figures, gain, by_source))
     disk_rows: list[tuple[str, str, str]] = []
-    if data.lora:
-        for part in data.lora.parts:
-            kind = PART_KINDS.get(part.kind, "backup of previous contents")
-            disk_rows.append((part.name, kind, size(part.size)))
-        rest = data.lora.size - sum(part.size for part in data.lora.parts)
-        disk_rows.append(("the LoRA and its records", "", size(rest)))
+    for part in data.lora.parts:
+        kind = PART_KINDS.get(part.kind, "backup of previous contents")
+        disk_rows.append((part.name, kind, size(part.size)))
+    rest = data.lora.size - sum(part.size for part in data.lora.parts)
+    disk_rows.append(("the LoRA and its records", "", size(rest)))
     return html(
         Path(__file__).with_name("report.html").read_text(encoding="utf-8"),
         data=data,
@@ -152,7 +151,7 @@ def _figures(
         ("training time", duration(sum(s.seconds for s in steps))),
         *run_speed(steps),
         (peak_name(max(cards, default=0)), size(peak) if peak else ""),
-        ("on disk", size(data.lora.size) if data.lora else ""),
+        ("on disk", size(data.lora.size)),
     ]
     return [(name, value) for name, value in pairs if value]
 
@@ -178,8 +177,7 @@ def _curve(
     rates = next(
         (e.rates for e in reversed(data.events) if isinstance(e, (jobs.RunPlanned, jobs.PlanChanged))), ()
     )
-    parts = data.lora.parts if data.lora else ()
-    marks = [Mark(part.step, part.name) for part in parts if part.step and part.kind != "backup"]
+    marks = [Mark(part.step, part.name) for part in data.lora.parts if part.step and part.kind != "backup"]
     legend = [
         ("--smoothed", "smoothed loss", True),
         ("--loss", "loss", True),

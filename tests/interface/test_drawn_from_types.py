@@ -62,7 +62,7 @@ def test_every_event_is_drawn(kind, data):
     graph = data.draw(st.lists(STEP_ENTRIES | instances_of(jobs.EvaluationDone).map(graph_entry), max_size=3))
     log = data.draw(st.dictionaries(st.sampled_from(["data", "versions", "schedule", "verdict"]), PLAIN))
     samples = [event for event in events if isinstance(event, jobs.SampleGenerated)]
-    ended, kept = data.draw(instances_of(jobs.JobEnded)), data.draw(st.none() | instances_of(LoraEntry))
+    ended, kept = data.draw(instances_of(jobs.JobEnded)), data.draw(instances_of(LoraEntry))
     assert_escaped(render_report(ReportData(of_report, ended, graph, samples, log, kept)))
 
 
