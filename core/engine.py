@@ -39,7 +39,6 @@ class AnswerRequest:
     prompt: str
     lora: str = ""
     strength: float = 1.0
-    include_base: bool = True
     as_chat: bool = False
     max_tokens: int = 120
     temperature: float = 0.7
@@ -135,7 +134,7 @@ class Engine(Protocol[Settings, Report]):
         """Count the model's layers that can hold a LoRA, by name; loads no weights."""
 
     def answer(self, question: AnswerRequest, host: Host, job: Job) -> JobEnded:
-        """Generate an answer as Answer events, with the LoRA and, if `include_base` is set, also without it."""
+        """Generate an answer as Answer events, without a LoRA and, if one is named, also with it."""
 
     def perplexity(self, asked: PerplexityRequest, settings: Settings, host: Host, job: Job) -> JobEnded:
         """Measure perplexity, and add it to the host's table; the settings say how rows are read."""

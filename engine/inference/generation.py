@@ -57,9 +57,8 @@ def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
         generate_ids(model.eval(), [ids], question, raw_tokenizer, job, streamer)
 
     with adapter.without_loras(host) as (base, _):
-        if question.include_base or not question.lora:
-            job.log.append(Stage(text="Generating without a LoRA"))
-            write(base, "without")
+        job.log.append(Stage(text="Generating without a LoRA"))
+        write(base, "without")
         if question.lora and not job.control.asked(Request.STOP):
             job.log.append(Stage(text=f"Generating with {question.lora}"))
             folder = adapter.lora_folder(question.lora, host)
