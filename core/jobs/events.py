@@ -292,7 +292,6 @@ class SampleGenerated(Event):
 class ProbeDone(Event):
     """Result of a probe, one step on the longest batch; a value of 0 is unknown."""
 
-    device: str
     batch_size: int
     tokens: int
     seconds: float  # of a whole step, with accumulation

@@ -59,7 +59,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
                     if answer_seconds := samples.estimate_seconds(model):
                         times |= {"answers": rounds * len(samples.prompts), "answer_seconds": answer_seconds}
         memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
-        event = _of_whole_run(measured, run_plan, capabilities, memory_model, host.memory().device)
+        event = _of_whole_run(measured, run_plan, capabilities, memory_model)
     job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
 
@@ -92,7 +92,6 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
         wait(model.device)
         seconds, tokens = time.perf_counter() - started, batch.labels.numel()
         return ProbeDone(
-            device="",
             batch_size=len(part),
             tokens=tokens,
             seconds=seconds,
@@ -108,11 +107,7 @@ def _probe_longest_batch(model: Any, objective: Objective, run_plan: RunPlan) ->
 
 
 def _of_whole_run(
-    measured: ProbeDone,
-    run_plan: RunPlan,
-    capabilities: ModelCapabilities,
-    memory_model: MemoryModel | None,
-    device: str,
+    measured: ProbeDone, run_plan: RunPlan, capabilities: ModelCapabilities, memory_model: MemoryModel | None
 ) -> ProbeDone:
     """Return what a run takes by this measurement of one batch, beside Check's estimate where there is one."""
     report, plan, settings, batch = run_plan.data.report, run_plan.plan, run_plan.settings, measured.batch_size
@@ -123,7 +118,6 @@ def _of_whole_run(
     smaller = {"batch_size": fits, "accumulation": accumulation * batch_size // fits}
     event = replace(
         measured,
-        device=device,
         seconds=measured.seconds * plan.effective_accumulation * max(1, measured.too_large / batch),
         run_seconds=measured.seconds * batches_per_epoch * plan.steps / plan.steps_per_epoch,
         largest_batch=batch if measured.too_large else 0,
