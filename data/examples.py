@@ -102,7 +102,7 @@ class RowSource:
     unit: str  # what a position counts: 'line' or 'row'
     decode: Callable[[Sequence[int]], str] = field(repr=False)
     # Of chats that may be divided: the first id after what each piece begins with, then that of each exchange but
-    # the first. Empty where there is none.
+    # the first. Empty where chats are not divided.
     all_begins: Flags = field(default_factory=lambda: np.zeros(0, bool))
     has_conversations: bool = False  # whether `follows` is true only within conversations that the rows name
     contrast: RowSource | None = None
@@ -435,21 +435,25 @@ def _with_other_replies(source: RowSource, cutoff: int) -> RowSource:
     )
 
 
+def join_rows(parts: Sequence[RowSource]) -> RowSource:
+    """The rows of several sources of one file, one source after the other."""
+    names = ("all_ids", "all_trained", "all_begins", "rows", "follows", "desirable", "pair_ids")
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    lengths = [length for part in parts for length in part.own_lengths.tolist()]
+    contrasts = [part.contrast for part in parts if part.contrast]
+    return replace(
+        parts[0],
+        **{name: np.concatenate(arrays) for name, arrays in columns.items() if arrays[0] is not None},
+        first=np.cumsum([0, *lengths], dtype=np.int64),
+        contrast=join_rows(contrasts) if contrasts else None,
+    )
+
+
 def label_pairs(source: RowSource) -> RowSource:
     """Two labeled rows for each pair: the chosen replies as desirable, then the rejected ones as undesirable."""
     assert source.contrast is not None
-    good, bad = source, source.contrast
-    return replace(
-        source,
-        all_ids=np.concatenate([good.all_ids, bad.all_ids]),
-        all_trained=np.concatenate([good.all_trained, bad.all_trained]),
-        first=np.concatenate([good.first, good.first[-1] + bad.first[1:]]),
-        rows=np.concatenate([good.rows, bad.rows]),
-        follows=np.zeros(2 * len(good), bool),
-        contrast=None,
-        desirable=np.arange(2 * len(good)) < len(good),
-        pair_ids=None if source.pair_ids is None else np.tile(source.pair_ids, 2),
-    )
+    both = join_rows([replace(source, contrast=None), source.contrast])
+    return replace(both, follows=np.zeros(len(both), bool), desirable=np.arange(len(both)) < len(source))
 
 
 def switch_replies(source: RowSource, switched: Flags) -> RowSource:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ...chunking import EncodedText, Encoder, Flags, Ids, Ints
+from ...chunking import EncodedText, Encoder, Flags, Ids
 from ...core.host import Folders, ModelCard
 from ...settings.definitions import TrainingSettings
 from ..arrow_store import Store
-from ..examples import RowSource, reorder_rows
+from ..examples import RowSource, join_rows, reorder_rows
 from ..readers import Row, Table, json_rows, normalize_line_ends, shorten
 from .chat_templates import ChatRenderer, ChatTemplate, Turn
 from .conversations import Conversations
@@ -124,33 +124,6 @@ class RowReport:
 
 
 @dataclass
-class _EncodedRows:
-    """The ids and loss masks of rows, batch by batch."""
-
-    ids: list[Ids] = field(default_factory=list)
-    flags: list[Flags] = field(default_factory=list)
-    begins: list[Flags] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=lambda: [0])
-
-    def add(self, batch: Sequence[tuple[Ids, Flags, Flags]]) -> None:
-        if batch:  # as one array: one for each row would take more memory than the ids in it
-            self.ids.append(np.concatenate([ids for ids, _, _ in batch]))
-            self.flags.append(np.concatenate([flags for _, flags, _ in batch]))
-            self.begins.append(np.concatenate([begins for _, _, begins in batch]))
-            self.lengths += [len(ids) for ids, _, _ in batch]
-
-    def arrays(self) -> tuple[Ids, Flags, Ints]:
-        """All ids, all flags, and where each row begins."""
-        ids = np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32)
-        flags = np.concatenate(self.flags) if self.flags else np.zeros(0, bool)
-        return ids, flags, np.cumsum(self.lengths, dtype=np.int64)
-
-    def all_begins(self) -> Flags:
-        begins = np.concatenate([np.zeros(0, bool), *self.begins])
-        return begins if begins.any() else begins[:0]
-
-
-@dataclass
 class RowEncoder:
     """Encodes the rows of one file with schema, template and tokenizer, and counts what it can't use."""
 
@@ -179,41 +152,43 @@ class RowEncoder:
 
     def encoded(self) -> RowSource:
         """Encode all rows that can be learned; the others are counted."""
-        rows, rejected_rows = _EncodedRows(), _EncodedRows()
-        numbers: list[int] = []
-        follows: list[bool] = []
-        desirable: list[bool] = []
-        pair_ids: list[int] = []
         # Row by row and batch by batch, so that the texts are never all in memory.
-        row_texts = self._row_texts()
+        batches, row_texts = list[RowSource](), self._row_texts()
         for first in row_texts:
             batch, characters = [first], len(first.text)
             while len(batch) < BATCH_ROWS and characters < BATCH_CHARS and (row := next(row_texts, None)):
                 batch.append(row)
                 characters += len(row.text)
-            rejected = [row.contrast for row in batch if row.contrast]
-            for encoded_rows, texts in ((rows, batch), (rejected_rows, rejected)):
-                encodings = self.tokenizer.encode_marked([row.text for row in texts]) if texts else ()
-                encoded_rows.add([self._encode(*pair) for pair in zip(texts, encodings, strict=True)])
-            numbers += [row.number for row in batch]
-            follows += [row.follows for row in batch]
-            desirable += [row.desirable for row in batch if row.desirable is not None]
-            pair_ids += [row.pair_id for row in batch]
+            batches.append(self._encode_batch(batch))
             self.context.say(f"Reading {self.table.name}: {self.report.rows:,} rows", 0.0)
-        places = np.array(numbers, np.int64), np.array(follows, bool)
-        begins = rows.all_begins()
-        source = RowSource(self.table.name, *rows.arrays(), *places, self.unit, self.tokenizer.decode, begins)
-        if self._compares:
-            source = replace(source, pair_ids=np.array(pair_ids, np.int64))
-        if desirable:
-            source = replace(source, desirable=np.array(desirable, bool))
-        if rejected_rows.ids:
-            ids, flags, first_ids = rejected_rows.arrays()
-            source = replace(source, contrast=replace(source, all_ids=ids, all_trained=flags, first=first_ids))
+        source = join_rows(batches or [self._encode_batch([])])
         if self.conversations is None:
             return source
         arranged = reorder_rows(source, *self.conversations.arrange(source.follows))
         return replace(arranged, has_conversations=True)
+
+    def _encode_batch(self, rows: Sequence[RowText]) -> RowSource:
+        """Encode some rows into one array: one for each row would take more memory than the ids in it."""
+        encodings = self.tokenizer.encode_marked([row.text for row in rows]) if rows else ()
+        encoded = [self._encode(*pair) for pair in zip(rows, encodings, strict=True)]
+        nothing: tuple[Ids, Flags, Flags] = np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, bool)
+        ids, flags, begins = (np.concatenate(arrays) for arrays in zip(nothing, *encoded, strict=True))
+        rejected = [row.contrast._replace(pair_id=row.pair_id) for row in rows if row.contrast]
+        labels = [row.desirable for row in rows if row.desirable is not None]
+        return RowSource(
+            self.table.name,
+            ids,
+            flags,
+            first=np.cumsum([0, *(len(row_ids) for row_ids, _, _ in encoded)], dtype=np.int64),
+            rows=np.array([row.number for row in rows], np.int64),
+            follows=np.array([row.follows for row in rows], bool),
+            unit=self.unit,
+            decode=self.tokenizer.decode,
+            all_begins=begins if self._divides else begins[:0],
+            contrast=self._encode_batch(rejected) if rejected else None,
+            desirable=np.array(labels, bool) if labels else None,
+            pair_ids=np.array([row.pair_id for row in rows], np.int64) if self._compares else None,
+        )
 
     def _row_texts(self) -> Iterator[RowText]:
         """Yield the texts of all rows that can be learned, and inspect their words."""
