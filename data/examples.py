@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby, pairwise
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ MIN_TOKENS = 8  # of a prompt and of what follows it
 MIN_PASSAGE_TOKENS = 2 * MIN_TOKENS
 GOLDEN_RATIO = 0.618034  # multiples of it, without their whole part, are spread evenly
 HEADING_CHARS = 60
+ROW_ARRAYS = ("all_ids", "all_trained", "all_begins", "first", "rows", "follows", "desirable", "pair_ids")
 KIND_WORDS = {"block": "block", "overlap": "overlap block", "dementor": "DEMENTOR window"}
 
 
@@ -180,6 +181,10 @@ class RowSource:
 
     def place(self, number: int) -> str:
         return f"{self.unit} {self.rows[number]}"
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays that these rows have, by their names, without those of `contrast`."""
+        return {name: array for name in ROW_ARRAYS if (array := getattr(self, name)) is not None}
 
 
 # The examples of one file, indexed by number.
@@ -437,16 +442,12 @@ def _with_other_replies(source: RowSource, cutoff: int) -> RowSource:
 
 def join_rows(parts: Sequence[RowSource]) -> RowSource:
     """The rows of several sources of one file, one source after the other."""
-    names = ("all_ids", "all_trained", "all_begins", "rows", "follows", "desirable", "pair_ids")
-    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    columns = [part.arrays() for part in parts]
+    arrays = {name: np.concatenate([own[name] for own in columns]) for name in columns[0]}
     lengths = [length for part in parts for length in part.own_lengths.tolist()]
+    arrays["first"] = np.cumsum([0, *lengths], dtype=np.int64)
     contrasts = [part.contrast for part in parts if part.contrast]
-    return replace(
-        parts[0],
-        **{name: np.concatenate(arrays) for name, arrays in columns.items() if arrays[0] is not None},
-        first=np.cumsum([0, *lengths], dtype=np.int64),
-        contrast=join_rows(contrasts) if contrasts else None,
-    )
+    return replace(parts[0], **arrays, contrast=join_rows(contrasts) if contrasts else None)
 
 
 def label_pairs(source: RowSource) -> RowSource:

@@ -15,7 +15,7 @@ from ...settings.definitions import SETTINGS
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import StoreEntry
-from ..examples import RowSource, label_pairs
+from ..examples import ROW_ARRAYS, RowSource, label_pairs
 from ..readers import Row, Table, is_in_use, json_rows, row_files, shorten, text_files
 from . import prompt_formats, row_schema
 from .chat_templates import default_system_message
@@ -36,7 +36,6 @@ MAX_LISTED = 10
 MAX_NAME = 60  # characters of a column's name in a note
 MAX_SYSTEM_CHARS = 200
 MAX_SKIPPED_SHARE = 0.1
-ROW_ARRAYS = ("all_ids", "all_trained", "first", "rows", "follows", "all_begins")
 REJECTED = "rejected_"  # begins the names of the arrays of rejected replies
 
 
@@ -91,13 +90,9 @@ def load_or_restore(context: PrepareContext, path: Path, name: str) -> RowDatase
             "notes": dataset.notes,
             "findings": list(map(astuple, dataset.findings)),
         }
-        arrays = {name: getattr(source, name) for name in ROW_ARRAYS}
-        if source.desirable is not None:
-            arrays["desirable"] = source.desirable
-        if source.pair_ids is not None:
-            arrays["pair_ids"] = source.pair_ids
+        arrays = source.arrays()
         if source.contrast is not None:
-            arrays |= {REJECTED + name: getattr(source.contrast, name) for name in ROW_ARRAYS}
+            arrays |= {REJECTED + name: array for name, array in source.contrast.arrays().items()}
         context.store.save(key, StoreEntry(arrays, metadata))
     return dataset
 
