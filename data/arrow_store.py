@@ -242,13 +242,8 @@ def clear_store(folders: Folders) -> int:
 
 
 def cache_key(*parts: object) -> str:
-    """A hash of all parts, of the `repr` of each that is not bytes."""
-    digest = hashlib.blake2b(digest_size=20)
-    for part in (VERSION, _code_digest(), *parts):
-        # The length before each part: ("ab", "c") and ("a", "bc") are two keys.
-        data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+    """A hash of the `repr` of all parts."""
+    return text_digest(repr((VERSION, _code_digest(), *parts)))
 
 
 def text_digest(text: str) -> str:
