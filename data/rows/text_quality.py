@@ -15,7 +15,7 @@ from ...core.host import Folders
 from ...train_utils import format_count, plural
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
-from ..likeness import SIMILARITY, Likeness
+from ..likeness import SIMILARITY, Likeness, exact_key
 from ..readers import LoadedText
 
 SHIPPED_REFUSALS = Path(__file__).with_name("refusals.txt")
@@ -78,8 +78,7 @@ class TextInspector:
         for kind, pattern in (("mojibake", MOJIBAKE), ("html", HTML), ("template", TEMPLATE_WORDS)):
             if match := pattern.search(text):
                 self.found[kind].add(place, match[0])
-        # A hash of 64 bits instead of the text: that of two different texts is equal once in 2**64.
-        key = hash(" ".join(text.split()).casefold())
+        key = exact_key([text])
         if key in self._seen:
             self.duplicates.add(place, self._seen[key])
             return
