@@ -213,9 +213,7 @@ def detect_prompt_style(
     settings: TrainingSettings, folders: Folders, tokenizer: Tokenizer, examples: Examples
 ) -> PromptStyle:
     """Detect how most of the examples are written: as a chat, in a prompt format, or as texts."""
-    bos = tokenizer.bos if settings.text.add_bos else None
-    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in spread_evenly(len(examples), EXAMPLES_INSPECTED)]
-    styles, system = list[PromptStyle](), settings.rows.system
+    bos, system = tokenizer.bos if settings.text.add_bos else None, settings.rows.system
     name, templates = "", dict[frozenset[str], FormatTemplate]()
     if settings.rows.format not in PLAIN_FORMATS:
         with suppress(DataError):
@@ -231,24 +229,19 @@ def detect_prompt_style(
         question = next((column for column in columns if column not in (reply, "system")), "")
         filled = template.fill(dict.fromkeys(columns, "") | {"system": system, question: PLACEHOLDER})
         before, placeholder, after = filled.text[: filled.reply].partition(PLACEHOLDER)
-        if placeholder:
+        of_rows = sum(isinstance(examples.sources[n], RowSource) for n in examples.source_numbers())
+        if placeholder and 2 * of_rows > len(examples):  # a chosen format is that of all rows
             own = system if "system" in columns else ""
-            styles.append(PromptStyle("format", name, before, after, before, bos, own))
+            return PromptStyle("format", name, before, after, before, bos, own)
     # With the user's system message, or without one where the template refuses it.
-    chats = (chat_prompt_style(tokenizer, bos, each) for each in (system, ""))
-    styles += [style for style in chats if style is not None][:1]
-    for style in styles:
-        # The style of more than half of the examples: a chosen format is that of all rows.
-        if style.kind == "format":
-            of_rows = sum(isinstance(examples.sources[n], RowSource) for n in examples.source_numbers())
-            if 2 * of_rows > len(examples):
-                return style
-            continue
-        markers = [part for part in (style.after.strip(), style.turn.strip()) if part]
-        if markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
-            if 2 * sum(f"{style.after}{style.lead}" in text for text in texts) <= len(texts):
-                style = replace(style, lead="")  # most replies have thoughts of their own
-            return _with_common_system(style, tokenizer, examples)
+    style = chat_prompt_style(tokenizer, bos, system) or chat_prompt_style(tokenizer, bos)
+    texts = [tokenizer.decode(examples[n].ids.tolist()) for n in spread_evenly(len(examples), EXAMPLES_INSPECTED)]
+    markers = [part for part in (style.after.strip(), style.turn.strip()) if part] if style else []
+    # The style of more than half of the examples.
+    if style and markers and 2 * sum(all(marker in text for marker in markers) for text in texts) > len(texts):
+        if 2 * sum(f"{style.after}{style.lead}" in text for text in texts) <= len(texts):
+            style = replace(style, lead="")  # most replies have thoughts of their own
+        return _with_common_system(style, tokenizer, examples)
     return PromptStyle(bos=bos)
 
 
