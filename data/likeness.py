@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -77,12 +77,9 @@ def find_language(text: str) -> str:
         share = 0.1 if language == "ja" else MIN_SHARE
         if letters and len(pattern.findall(sample)) > share * letters:
             return language
-    votes: dict[str, int] = {}
-    for word in WORD.findall(sample):
-        for language in LANGUAGES_OF.get(word, ()):
-            votes[language] = votes.get(language, 0) + 1
-    first, second = ([*sorted(votes.values(), reverse=True), 0, 0])[:2]
-    return max(votes, key=votes.__getitem__) if first >= MIN_LETTERS and first > second else ""
+    votes = Counter(language for word in WORD.findall(sample) for language in LANGUAGES_OF.get(word, ()))
+    (first, most), (_, second) = [*votes.most_common(2), ("", 0), ("", 0)][:2]
+    return first if most >= MIN_LETTERS and most > second else ""
 
 
 class Likeness:
