@@ -231,15 +231,12 @@ class Example:
 class Examples:
     """All examples of a run in the order of the files; the ids of an example are sliced out on access.
 
-    `picks` are the numbers to take of each source, in that order; None takes every example once.
+    `picks` are the numbers to take of each source, in that order; without them, every example is taken once.
     """
 
-    def __init__(self, sources: Sequence[Source], picks: Sequence[Ints | None] | None = None) -> None:
+    def __init__(self, sources: Sequence[Source], picks: Sequence[Ints] | None = None) -> None:
         self.sources = sources
-        self._picks = [
-            np.arange(len(source)) if pick is None else pick
-            for source, pick in zip(sources, picks or [None] * len(sources), strict=True)
-        ]
+        self._picks = [np.arange(len(source)) for source in sources] if picks is None else picks
         self._source_of: Ints = np.repeat(np.arange(len(sources)), [len(pick) for pick in self._picks])
         self._numbers: Ints = np.concatenate([np.zeros(0, np.int64), *self._picks])
 

@@ -38,13 +38,10 @@ def dataset_rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> list[Ints | None]:
-    """Choose the examples of each source of a dataset; above 100 percent they repeat.
-
-    None stands for all examples of a source, each once.
-    """
+def pick_examples(sources: Sequence[Source], share: DatasetShare, seed: int) -> list[Ints]:
+    """Choose the examples of each source of a dataset; above 100 percent they repeat."""
     if share.percent == 100:
-        return [None] * len(sources)
+        return [np.arange(len(source)) for source in sources]
     bounds = np.cumsum([0, *map(len, sources)]).tolist()
     count = bounds[-1]
     # As many times all of them as fit, and the rest at random, one from each of equal intervals.
