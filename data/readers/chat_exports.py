@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...settings.definitions import TrainingSettings
 from .chat_logs import SYSTEM_MESSAGES, THOUGHTS, TOOL_MESSAGES, ConversationError, Turn, as_list, expect, to_table
@@ -28,30 +27,25 @@ SHOWN = re.compile(
 CITATION = re.compile(" ?(?:\ue200[^\ue200\ue201]*\ue201|【[^【】†]*†[^【】]*】)")
 SENDER_ROLES = {"human": "user", "assistant": "assistant"}
 TOOL_PARTS = ("tool_use", "tool_result")
-ReadMessages: TypeAlias = Callable[[Mapping[str, Any], Counter[str]], Iterator[tuple[str, str]]]
 
 
-def unpack_chatgpt(table: Table, _: Path, settings: TrainingSettings) -> Table:
-    return to_table(table, "a data export from ChatGPT", partial(_join_turns, _read_chatgpt), settings)
+def unpack_export(program: str, table: Table, _: Path, settings: TrainingSettings) -> Table:
+    """The conversations of an export, in which successive messages of the same role are one."""
 
+    def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
+        turns = list[dict[str, Any]]()
+        for role, text in READ_MESSAGES[program](row.columns, left_out):
+            cleaned, citations = CITATION.subn("", SHOWN.sub(r"\1\2", text))
+            left_out["citation marks"] += citations
+            if not cleaned.strip():
+                left_out["empty messages"] += 1
+            elif turns and turns[-1]["role"] == role:
+                turns[-1]["content"] += f"\n\n{cleaned}"
+            else:
+                turns.append({"role": role, "content": cleaned})
+        yield list(map(Turn, turns))
 
-def unpack_claude(table: Table, _: Path, settings: TrainingSettings) -> Table:
-    return to_table(table, "a data export from Claude", partial(_join_turns, _read_claude), settings)
-
-
-def _join_turns(read: ReadMessages, row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
-    """A conversation in which successive messages of the same role are one."""
-    turns = list[dict[str, Any]]()
-    for role, text in read(row.columns, left_out):
-        cleaned, citations = CITATION.subn("", SHOWN.sub(r"\1\2", text))
-        left_out["citation marks"] += citations
-        if not cleaned.strip():
-            left_out["empty messages"] += 1
-        elif turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += f"\n\n{cleaned}"
-        else:
-            turns.append({"role": role, "content": cleaned})
-    yield list(map(Turn, turns))
+    return to_table(table, f"a data export from {program}", read, settings)
 
 
 def _read_chatgpt(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -110,6 +104,9 @@ def _read_claude(columns: Mapping[str, Any], left_out: Counter[str]) -> Iterator
         elif not isinstance(text, str):  # without parts, the text that is displayed for it
             raise ConversationError(f"message {number} has no text: its 'text' is {describe_value(text)}.")
         yield SENDER_ROLES[sender], text
+
+
+READ_MESSAGES = {"ChatGPT": _read_chatgpt, "Claude": _read_claude}
 
 
 def join_parts(parts: Sequence[Any], left_out: Counter[str]) -> str:

@@ -21,11 +21,10 @@ READERS: Mapping[str, Callable[[Path, str], Table]] = {  # of this process; the 
 }
 DEFAULTS = TrainingSettings()
 EXPORTS: Mapping[str, Callable[[Table, Path, TrainingSettings], Table]] = {
-    "ChatGPT": chat_exports.unpack_chatgpt,
-    "Claude": chat_exports.unpack_claude,
     "TextGen": chat_logs.unpack_textgen,
     "older TextGen": chat_logs.unpack_textgen,
     "SillyTavern": chat_logs.unpack_sillytavern,
+    **{program: partial(chat_exports.unpack_export, program) for program in chat_exports.READ_MESSAGES},
     **{program: partial(messengers.unpack_chats, program) for program in messengers.READ_POSTS},
 }
 DATABASE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
