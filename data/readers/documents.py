@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,14 +118,3 @@ def join_paragraphs(
                     menus.append((place, end))
             place, begins_part = end, False
     return "".join(pieces), len(parts), tuple(menus)
-
-
-def outermost(root: Any, tags: Container[str], skipped: Container[str]) -> Iterator[Any]:
-    """The elements of a document with these tags, without those inside another one of them or a skipped one."""
-    stack = list(reversed(root))
-    while stack:
-        element = stack.pop()
-        if element.tag in tags:
-            yield element
-        elif element.tag not in skipped:
-            stack += reversed(element)

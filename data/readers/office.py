@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, BinaryIO
 
 from ...core.errors import DataError
-from .documents import INVISIBLE, Paragraph, outermost
+from .documents import INVISIBLE, Paragraph
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-CHARACTER_TAGS = {W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
+CHARACTER_TAGS = {W + "br": "\n", W + "tab": "\t", W + "cr": "\n", W + "noBreakHyphen": "-"}
 SKIPPED_IN_WORD = frozenset({W + "del", W + "moveFrom", W + "txbxContent", W + "pPr", W + "rPr", W + "rt"})
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}oMath"
 NO_TEXT_IN_WORD = (W + "drawing", W + "pict", W + "object", W + "del", W + "moveFrom", MATH)
@@ -69,19 +69,25 @@ def _read_word_body(body: Any, styles: dict[str, str]) -> Iterator[Paragraph]:
 def _word_text(paragraph: Any) -> str:
     r"""The text of a paragraph; a page break becomes \f."""
     parts: list[str] = []
-    # A stack of our own: elements may be nested more deeply than Python allows a recursion to be.
-    stack = list(reversed(paragraph))
-    while stack:
-        element = stack.pop()
+    for element in outermost(paragraph, (W + "t", *CHARACTER_TAGS), SKIPPED_IN_WORD):
         if element.tag == W + "t":
             parts.append(element.text or "")
-        elif element.tag == W + "br":
-            parts.append("\f" if element.get(W + "type") == "page" else "\n")
-        elif element.tag in CHARACTER_TAGS:
-            parts.append(CHARACTER_TAGS[element.tag])
-        elif element.tag not in SKIPPED_IN_WORD:
-            stack += reversed(element)
+        else:
+            is_page_break = element.tag == W + "br" and element.get(W + "type") == "page"
+            parts.append("\f" if is_page_break else CHARACTER_TAGS[element.tag])
     return "".join(parts).translate(INVISIBLE)
+
+
+def outermost(root: Any, tags: Container[str], skipped: Container[str]) -> Iterator[Any]:
+    """The elements of a document with these tags, without those inside another one of them or a skipped one."""
+    # A stack of our own: elements may be nested more deeply than Python allows a recursion to be.
+    stack = list(reversed(root))
+    while stack:
+        element = stack.pop()
+        if element.tag in tags:
+            yield element
+        elif element.tag not in skipped:
+            stack += reversed(element)
 
 
 def read_odt(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -112,22 +118,19 @@ def read_odt(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, .
 def _read_odt_body(body: Any, break_styles: frozenset[str]) -> Iterator[Paragraph]:
     """Paragraphs in the order of the document; list items and table rows are lines."""
     texts = (TEXT + "p", TEXT + "h")
-    stack = [(element, False) for element in reversed(body)]
-    while stack:
-        element, is_item = stack.pop()
+    for element in outermost(body, (*texts, TABLE + "table-row"), SKIPPED_IN_ODT):
         if element.tag in texts:
             page_break = element.get(TEXT + "style-name") in break_styles
             level = int(element.get(TEXT + "outline-level", "1")) if element.tag == TEXT + "h" else 0
+            is_item = next(element.iterancestors(TEXT + "list-item"), None) is not None
             picture = next(element.iter(DRAW + "frame"), None) is not None
             yield Paragraph(_odt_text(element), level, page_break, is_item, picture=picture)
-        elif element.tag == TABLE + "table-row":
+        else:
             cells = []
             for cell in outermost(element, (TABLE + "table-cell",), SKIPPED_IN_ODT):
                 own = (_odt_text(each).strip() for each in outermost(cell, texts, SKIPPED_IN_ODT))
                 cells.append(" ".join(filter(None, own)))
             yield Paragraph("\t".join(cells), line=True)
-        elif element.tag not in SKIPPED_IN_ODT:
-            stack += [(child, is_item or element.tag == TEXT + "list-item") for child in reversed(element)]
 
 
 def _odt_text(paragraph: Any) -> str:
