@@ -106,15 +106,14 @@ def join_paragraphs(
         if place:
             pieces.append(hard_cut or "\n\n")
             place += len(pieces[-1])
-        begins_part = True
         for first, second in zip_longest(part, part[1:]):
             gap = "" if second is None else "\n" if first.line and second.line else "\n\n"
             pieces.append(first.text + gap)
             end = place + len(pieces[-1])
             if first.menu:
-                if menus and menus[-1][1] == place and not begins_part:
+                if menus and menus[-1][1] == place:
                     menus[-1] = (menus[-1][0], end)  # paragraphs of a menu that follow each other are one
                 else:
                     menus.append((place, end))
-            place, begins_part = end, False
+            place = end
     return "".join(pieces), len(parts), tuple(menus)
