@@ -225,7 +225,7 @@ def clean_dataset(dataset: Dataset, recipe: Recipe, refusals: Sequence[str], out
         for _ in cleaner.kept(dataset.records()):
             pass
         return cleaner.result
-    check_ending(out, dataset)
+    check_ending(out, is_text=dataset.is_text)
     dataset.refuse_mixture()
     with new_files(out, out.with_name(out.name + unsupported.RECIPE_SUFFIX)) as (data, recipe_file):
         write_records(data, out.name, cleaner.kept(dataset.records()))

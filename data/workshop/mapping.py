@@ -22,7 +22,7 @@ from ...core.files import new_files
 from ..likeness import SIMILARITY, Likeness
 from ..unspaced import WORD
 from .cleaning import Cleaned
-from .records import ROW_ENDINGS, Dataset, Record, write_records
+from .records import Dataset, Record, check_ending, write_records
 from .study import read_passages
 
 Vectors: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -206,8 +206,7 @@ def keep_shares(topic_map: TopicMap, shares: Mapping[int, float], seed: int, out
     if unknown := [str(number) for number in shares if number not in topic_map.clusters]:
         known = ", ".join(map(str, topic_map.clusters))
         raise DataError(f"The map has no cluster {', '.join(unknown)}. Its clusters are {known}.")
-    if out.suffix.lower() not in ROW_ENDINGS:
-        raise DataError(f"{out.name}: rows can be written as {' or '.join(ROW_ENDINGS)}. Choose such a name.")
+    check_ending(out, is_text=False)
     rng, kept, result = np.random.default_rng(seed), set[int](), Cleaned(rows=len(topic_map.rows))
     for number, (name, count) in topic_map.clusters.items():
         own = [n for n, row in enumerate(topic_map.rows) if row["cluster"] == number]

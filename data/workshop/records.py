@@ -298,9 +298,9 @@ def as_rows(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
         yield {"text": "".join(section)}
 
 
-def check_ending(path: Path, dataset: Dataset) -> None:
-    """A DataError where the name of the output does not fit the dataset."""
-    allowed = (*TEXT_ENDINGS, *ROW_ENDINGS) if dataset.is_text else ROW_ENDINGS
+def check_ending(path: Path, *, is_text: bool) -> None:
+    """A DataError where the name of the output does not fit what is written."""
+    allowed = (*TEXT_ENDINGS, *ROW_ENDINGS) if is_text else ROW_ENDINGS
     if path.suffix.lower() not in allowed:
-        what = "a text" if dataset.is_text else "rows"
+        what = "a text" if is_text else "rows"
         raise DataError(f"{path.name}: {what} can be written as {' or '.join(allowed)}. Choose such a name.")

@@ -109,7 +109,7 @@ def _find_groups(dataset: Dataset, result: Cleaned) -> tuple[Sequence[int], list
 
 def convert_dataset(dataset: Dataset, form: Form | None, out: Path) -> Cleaned:
     """Write a dataset as rows of JSON in a common form; without one, in that which fits the dataset."""
-    check_ending(out, dataset)
+    check_ending(out, is_text=dataset.is_text)
     if form is None and dataset.has_replies and dataset.has_texts:
         raise DataError(f"{dataset.path.name} has chats and texts. Choose a form: messages, instruction or text.")
     if dataset.has_preferences:
