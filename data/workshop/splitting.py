@@ -66,16 +66,15 @@ def _units(dataset: Dataset, dropped: Counter[str] | None = None) -> Iterator[Re
             yield record
         elif dropped is not None:
             dropped["unreadable"] += 1
-    sections, gaps = list(as_rows(paragraphs)), [record.gap for record in paragraphs]
-    if len(sections) < MIN_PARTS:
+    gaps = [record.gap for record in paragraphs]
+    if sum(map(is_hard_cut, gaps)) < MIN_PARTS:
         size, length = sum(len(record.words) for record in paragraphs) / MIN_PARTS, 0
         for number, record in enumerate(paragraphs):
             if length >= size:
                 paragraphs[number], length = record._replace(gap=HARD_CUT), 0
             length += len(record.words)
-        sections = list(as_rows(paragraphs))
     starts = [own for own, record in zip(gaps, paragraphs, strict=True) if is_hard_cut(record.gap)]
-    for columns, gap in zip(sections, starts, strict=True):
+    for columns, gap in zip(as_rows(paragraphs), starts, strict=True):
         spots = (Spot("text", str(columns["text"]), ("text",)),)
         yield Record("", columns, spots, gap if dataset.is_text else None)
 
