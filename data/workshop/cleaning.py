@@ -45,9 +45,7 @@ class Recipe:
 
 # Without a recipe, only what nobody wants to train on is dropped.
 DEFAULT = Recipe(refusals="drop", exact_duplicates=True, near_duplicates=0.7)
-EVERYTHING = Recipe(
-    empty_replies=True, broken_encoding=True, refusals="drop", exact_duplicates=True, near_duplicates=0.7
-)
+EVERYTHING = replace(DEFAULT, empty_replies=True, broken_encoding=True)
 REASONS = {
     "unreadable": "what can't be read",
     "empty_replies": "no reply",
@@ -114,11 +112,9 @@ def check_recipe(values: Any, name: str) -> Recipe:
     if unknown := [language for language in recipe.languages if language not in LANGUAGES]:
         damage.append(f"{name}: {', '.join(unknown)} can't be told apart. Known: {', '.join(LANGUAGES)}.")
     if damage:
-        raise DataError("\n".join([*damage, f"A recipe is a JSON object with these keys: {', '.join(STEPS)}."]))
+        steps = ", ".join(each.name for each in fields(Recipe))
+        raise DataError("\n".join([*damage, f"A recipe is a JSON object with these keys: {steps}."]))
     return recipe
-
-
-STEPS = tuple(each.name for each in fields(Recipe))
 
 
 class Cleaner:

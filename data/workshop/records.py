@@ -272,10 +272,8 @@ def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
             for columns in as_rows(records):
                 file.write(json.dumps(columns, ensure_ascii=False) + "\n")
             return
-        is_first = True
-        for record in records:
-            file.write(("" if is_first else record.gap or HARD_CUT) + str(record.columns["text"]))
-            is_first = False
+        for number, record in enumerate(records):
+            file.write((record.gap or HARD_CUT if number else "") + str(record.columns["text"]))
         file.write("\n")
 
 
