@@ -54,7 +54,7 @@ def write_map(rows: Sequence[tuple[str, Mapping[str, Any]]], vectors: Vectors, o
     vectors = (vectors - vectors.mean(0)) / np.maximum(deviations, LARGE * np.median(deviations) + 1e-9)
     _, directions = np.linalg.eigh(vectors.T @ vectors)  # PCA; the last one has the largest deviation
     points = vectors @ directions[:, : -AXES - 1 : -1]
-    spread = _normalized(points)
+    spread = points / (np.linalg.norm(points, axis=1, keepdims=True) + 1e-9)
     sample = spread[rng.permutation(len(spread))[:SAMPLE]]
     counts = range(2, min(MAX_CLUSTERS, len(sample) - 1) + 1)
     best = max(counts, key=lambda count: _silhouette(sample, _k_means(sample, count, rng)))
@@ -75,11 +75,6 @@ def write_map(rows: Sequence[tuple[str, Mapping[str, Any]]], vectors: Vectors, o
             begin = " ".join(words[:400].split())[:80]
             line = json.dumps(place | {"begin": begin, "row": columns}, ensure_ascii=False, default=str)
             file.write(line + "\n")
-
-
-def _normalized(vectors: Vectors) -> Vectors:
-    unit: Vectors = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-9)
-    return unit
 
 
 def _distances(points: Vectors, others: Vectors) -> Vectors:
@@ -153,7 +148,6 @@ def _find_like(texts: Sequence[str]) -> dict[int, int]:
 class TopicMap:
     """A map as it is in its file: of each row its cluster, its place, and what is odd about it."""
 
-    path: Path
     rows: Sequence[Mapping[str, Any]]
 
     @cached_property
@@ -187,7 +181,7 @@ def read_map(path: Path) -> TopicMap:
             raise DataError(f"{path.name} can't be read: {reason}. Draw the map again.") from error
     if not rows:
         raise DataError(f"{path.name} is empty. Draw the map again.")
-    return TopicMap(path, rows)
+    return TopicMap(rows)
 
 
 def parse_shares(words: Iterable[str]) -> dict[int, float]:

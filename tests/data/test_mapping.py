@@ -66,11 +66,12 @@ def test_a_share_of_each_cluster_is_written_as_its_rows_were_and_nothing_over_a_
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"cluster": 1}', '{"x": NaN}', "[" * 100_000, "\udce9"])
-def test_a_line_that_is_no_row_of_a_map_is_named(drawn, line):
-    with drawn.path.open("ab") as file:
+def test_a_line_that_is_no_row_of_a_map_is_named(drawn, tmp_path, line):
+    path = tmp_path / "rows.map.jsonl"
+    with path.open("ab") as file:
         file.write(line.encode("utf-8", "surrogateescape") + b"\n")
     with pytest.raises(DataError, match=r"rows.map.jsonl can't be read: line \d+ is no row of a map"):
-        mapping.read_map(drawn.path)
+        mapping.read_map(path)
 
 
 def test_rows_come_whole_texts_as_passages_and_equal_rows_are_one_cluster_or_more(tmp_path):
