@@ -91,7 +91,7 @@ class SliceMap:
         return line
 
 
-def build_slice_map(*texts: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
+def build_slice_map(*texts: SlicedText) -> SliceMap:
     """The map of a sliced text, or of several, such as the parts of a large one, as if they were one."""
     offsets = [*accumulate((len(sliced.text) for sliced in texts), initial=0)]
     length = offsets[-1]
@@ -136,18 +136,18 @@ def build_slice_map(*texts: SlicedText, columns: int = MAP_COLUMNS) -> SliceMap:
         # Thinned out to what can be drawn.
         hard_cuts=tuple((cuts[:: max(1, -(-len(cuts) // MAX_DRAWN))] / max(length, 1)).tolist()),
         bars=tuple(Bar(start / length, end / length, BLOCK_KINDS[kind]) for start, end, kind in drawn),
-        seen_along=_coverage_by_column(starts, ends, length, columns),
+        seen_along=_coverage_by_column(starts, ends, length),
         trained_tokens=sum(int(sliced.lengths.sum()) for sliced in texts),
         left_out_characters=sum(sliced.left_out_characters for sliced in texts),
         lost=tuple(islice(lost, MAX_LOST)),
     )
 
 
-def _coverage_by_column(starts: Ints, ends: Ints, length: int, columns: int) -> tuple[float, ...]:
+def _coverage_by_column(starts: Ints, ends: Ints, length: int) -> tuple[float, ...]:
     """The mean number of blocks over each column of the map."""
     if not length:
-        return (0.0,) * columns
-    edges = np.linspace(0, length, columns + 1)
+        return (0.0,) * MAP_COLUMNS
+    edges = np.linspace(0, length, MAP_COLUMNS + 1)
 
     def sum_distances(places: Ints) -> Ints:
         """For each edge, the sum of its distances to all places before it."""

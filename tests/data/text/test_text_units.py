@@ -126,9 +126,9 @@ WHOLE = "No characters are lost in slicing"
 STORY = "One two three. Four five six. Seven eight nine. Ten eleven twelve."
 
 
-def map_of(text: str, columns: int = 4, **rules: object) -> SliceMap:
+def map_of(text: str, **rules: object) -> SliceMap:
     slicing_rules = SlicingRules(**{"cutoff": 6, "overlap": False, "hard_cut": "##", **rules})
-    return build_slice_map(slice_text(text, encode_words, slicing_rules), columns=columns)
+    return build_slice_map(slice_text(text, encode_words, slicing_rules))
 
 
 @pytest.mark.parametrize(
