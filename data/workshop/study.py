@@ -220,13 +220,12 @@ def read_notes(task: Task, reply: str, *, ended: bool) -> list[Note]:
         ends = [at.end() for at in re.finditer("\n", reply)] if is_form else find_stop_ends(reply).tolist()
         reply = reply[: max(ends, default=0)]
     written, text = reply.strip(), task.parts[0].text
+    formless = [Note("", "", written)]
     if task.kind == "questions":
-        return [Note(*pair, written="\n".join(pair)) for pair in read_questions(written)] or [
-            Note("", "", written)
-        ]
+        return [Note(*pair, written="\n".join(pair)) for pair in read_questions(written)] or formless
     if task.kind == "briefs":
         found = re.match(r"Who:.+\s+Where:.+\s+What happens:.+", written)
-        return [Note(found[0], text, found[0]) if found else Note("", "", written)]
+        return [Note(found[0], text, found[0])] if found else formless
     prompt = KINDS[task.kind].prompt.format(about=task.about, opening=" ".join(text.split()[:8]))
     return [Note(prompt, written, written)]
 
