@@ -7,7 +7,6 @@ from . import text_files as text_files
 from . import unsupported as unsupported
 from .binary_rows import is_in_use as is_in_use
 from .chat_logs import count_replies as count_replies
-from .chat_logs import preference_rows as preference_rows
 from .json_rows import Row as Row
 from .json_rows import Table as Table
 from .json_rows import describe_value as describe_value
