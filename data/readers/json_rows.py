@@ -211,7 +211,6 @@ def read_jsonl(path: Path, name: str) -> Table:
 def _rows_of_lines(lines: Iterable[str | bytes]) -> Iterator[Row]:
     """The row of each line that is not blank; in place of a broken one, what is wrong with it."""
     for number, line in enumerate(lines, start=1):
-        text = ""
         try:
             text = line if isinstance(line, str) else line.decode("utf-8-sig" if number == 1 else "utf-8")
             if not text or text.isspace():

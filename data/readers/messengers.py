@@ -129,8 +129,8 @@ def unpack_chats(program: str, table: Table, path: Path, settings: TrainingSetti
 
     def read(row: Row, left_out: Counter[str]) -> Iterator[list[Turn]]:
         posts, channel = list(READ_POSTS[program](row.columns, left_out)), row.columns.get("channel")
-        names = [channel.get("name")] if isinstance(channel, dict) else [row.columns.get("name")]
-        title = " ".join(str(each or "") for each in (path.stem, *names, _decoded(row.columns.get("title") or "")))
+        name = channel.get("name") if isinstance(channel, dict) else row.columns.get("name")
+        title = " ".join(str(each or "") for each in (path.stem, name, _decoded(row.columns.get("title") or "")))
         yield from _conversations(posts, table.name, title, settings, left_out, several=several)
 
     return to_table(table, f"a chat from {program}", read, settings)

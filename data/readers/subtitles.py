@@ -38,13 +38,11 @@ def read_subtitles(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[
     speeches: list[str] = []  # what is said, by one speaker each
     last = ""
     for lines in subtitles:
-        begins = True
-        for line in lines[are_rolling and lines[0] == last :]:
-            if begins or DASH.match(line):
+        for number, line in enumerate(lines[are_rolling and lines[0] == last :]):
+            if not number or DASH.match(line):
                 speeches.append(line)
             else:
                 speeches[-1] += joint(speeches[-1], line) + line
-            begins = False
         last = lines[-1]
     # Those that share a sentence are joined: the first has no stop yet, and no speaker or sentence begins.
     joined: list[str] = []
