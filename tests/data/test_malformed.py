@@ -20,7 +20,6 @@ from training_pro.tests.tiny import read_tree
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOADS = ""
-LONG = "word " * 1_100_000
 
 
 @cache

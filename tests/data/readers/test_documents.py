@@ -260,7 +260,6 @@ def srt(*cues: str) -> str:
     ("content", "lines"),
     [
         (SRT, "Where is the boat?\n- Gone.\n- When?"),
-        (SRT.replace("\n", "\r\n"), "Where is the boat?\n- Gone.\n- When?"),
         (VTT, "Anna: Where is the boat & the crew?\nGone at nine"),
         (srt("It rained.", "42", "He left."), "It rained.\n42\nHe left."),
         (srt("It rained.", "42", "He left.").replace("\n", "\r\r\n"), "It rained.\n42\nHe left."),
