@@ -45,20 +45,6 @@ def test_the_form_follows_the_data(demo, open_page, tmp_path):
     page.wait_for_words("data-said", path.name, payload)
 
 
-def test_the_chats_in_textgen_are_in_the_menu_and_are_trained_on(demo, open_page):
-    said = [["<|BEGIN-VISIBLE-CHAT|>", "Hello."], *([f"Day {n}?", f"On day {n} I rowed far."] for n in range(4))]
-    for number in range(4):
-        log = demo.user_data / "logs" / "chat" / "Maren" / f"{number}.json"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(json.dumps({"internal": said, "visible": said, "metadata": {}}))
-    page, chats = open_page(demo), "chats:Maren (4 chats, 16 replies)"
-    page.press("refresh")
-    page.start("mine", data=chats, cutoff=512, epochs=2)
-    page.wait_until_ended("mine")
-    assert "Your chats are private" in page.check()
-    assert (demo.user_data / "loras" / "mine" / "samples.jsonl").is_file()
-
-
 def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page = open_page(demo)
     page.fill(name=40 * "long ", rank=64)
