@@ -63,11 +63,6 @@ UNDER_THE_ARROW = """() => [...document.querySelectorAll('.secondary-wrap')].fil
     const words = box.getBoundingClientRect().right - parseFloat(getComputedStyle(box).paddingRight);
     return words > arrow.getBoundingClientRect().left + 1;
 }).map(e => e.closest('[id]').id)"""
-# Boxes and buttons without a label.
-UNLABELLED = """() => [...document.querySelectorAll(':is(.tp-form, .tp-right) :is(input, textarea, button)')]
-    .filter(e => e.checkVisibility() && e.type !== 'file')
-    .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.title || e.textContent.trim()))
-    .map(e => e.outerHTML.slice(0, 120))"""
 # Texts of Training PRO with a contrast of less than 4.5 to 1.
 FAINT = """() => {
     const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
@@ -431,11 +426,6 @@ class TrainingPage:
         """Texts with too little contrast."""
         texts: list[str] = self._page.evaluate(FAINT)
         return texts
-
-    def unlabelled(self) -> list[str]:
-        """Boxes and buttons without a name for screen readers."""
-        elements: list[str] = self._page.evaluate(UNLABELLED)
-        return elements
 
     def photograph(self, name: str) -> None:
         import gradio

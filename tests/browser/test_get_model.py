@@ -38,8 +38,11 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
     page.wait_for(
         lambda: page.written("get-name") == "https://huggingface.co/toys/tiny", "what is asked for in the box"
     )
-    other = open_page(page_on_hub, width=390)
+    other = open_page(page_on_hub, theme="dark", width=390)
     other.wait_for_words("get-said", "Downloading toys/tiny", " of ")
+    for each, look in ((page, "light-1200"), (other, "dark-390")):
+        assert each.too_wide() == each.faint() == []
+        each.photograph(f"get-model-{look}")
     other.press("get-stop")
     for each in (page, other):
         each.wait_for_words("get-said", "Stopped.", "Start the download again to continue")
@@ -55,19 +58,3 @@ def test_a_download_is_stopped_resumed_shown_on_every_page_and_loaded(page_on_hu
     page.wait_for_words("model-said", f"{NAME} is loaded")
     third = open_page(page_on_hub)
     third.wait_for(lambda: third.written("model") == NAME, "the model in the menu of a new page")
-
-
-@pytest.mark.long
-def test_it_fits_the_screen(page_on_hub, served_hub, open_page):
-    served_hub.seconds_a_piece = 20.0  # longer than four pages take to open
-    first = open_page(page_on_hub)
-    first.write("get-name", "toys/tiny")
-    first.press("get")
-    for theme, width in (("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)):
-        page = open_page(page_on_hub, theme=theme, width=width)
-        page.wait_for_words("get-said", "Downloading toys/tiny", " of ")
-        assert page.too_wide() == []
-        assert page.faint() == []
-        page.photograph(f"get-model-{theme}-{width}")
-    first.press("get-stop")
-    first.wait_for_words("get-said", "Stopped.")

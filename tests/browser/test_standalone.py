@@ -89,7 +89,6 @@ def test_it_fits_the_screen(demo, open_page, theme, width):
     page.check()
     assert page.too_wide() == []
     assert page.faint() == []
-    assert page.unlabelled() == []
     assert page.under_the_arrow() == []
     page.open_menu("data")
     assert not page.help_is_open("data")
