@@ -114,22 +114,20 @@ def make_page(user_data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
-def test_no_endpoint_touches_files_that_no_menu_offers(user_data, share, monkeypatch):
-    """Each endpoint gets every `share`-th value, the next endpoint the values after these."""
+def test_no_endpoint_touches_files_that_no_menu_offers(user_data, monkeypatch):
     monkeypatch.setattr("training_pro.interface.base.handlers.CONFIRM_SECONDS", 0)
     blocks, session = make_page(user_data)
     endpoints = [endpoint for endpoint in blocks.fns.values() if endpoint.fn is not None]
     values, calls = hostile.hostile_values(user_data.parent / "outside"), 0
     before = disk(user_data.parent)
-    for number, endpoint in enumerate(endpoints):
-        for inputs in hostile_inputs(endpoint, values[number % share :: share]):
+    for endpoint in endpoints:
+        for inputs in hostile_inputs(endpoint, values):
             call(endpoint, inputs)
             calls += 1
         stop_jobs(session)
         changed = {name for name, _ in before.items() ^ disk(user_data.parent).items()}
         assert not changed, f"by {endpoint.fn.failing.what}"
-    assert len(endpoints) >= ENDPOINTS and calls >= CALLS // share
+    assert len(endpoints) >= ENDPOINTS and calls >= CALLS
 
 
 @pytest.mark.long
