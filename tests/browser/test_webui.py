@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
 from training_pro.tests.browser import servers
 from training_pro.tests.chapters import CHAPTERS
+from training_pro.tests.records.on_disk import write_files
 
 pytestmark = pytest.mark.browser
 
 OURS = "Training PRO"
 BOOK = "pride.txt"
 BROKEN = "ValueError: broken on purpose"
-GGUF, ORIGIN = "story-Q4.gguf", "https://huggingface.co/Some-Owner/Story-1B"
+GGUF = "story-Q4.gguf"
 ENDLESS = 400  # epochs; no test waits for the last one
 PHONE = 420
 BARE, WITH_LORA = "LlamaForCausalLM", "PeftModelForCausalLM"
@@ -219,7 +218,7 @@ def test_without_a_model_or_data_it_says_what_to_do(browser, tmp_path, open_page
 @pytest.mark.long
 def test_other_dead_ends_name_the_next_step(browser, tmp_path, open_page):
     """A GGUF file, and a portable webui."""
-    write_gguf(tmp_path / "models" / GGUF)
+    write_files(tmp_path, "models", {GGUF: "GGUF\x03" + 19 * "\0"})  # version 3, without tensors and keys
     with servers.webui(tmp_path, model=False) as server:
         server.tell(f"shared.model, shared.tokenizer = models.load_model({GGUF!r})")
         page = open_page(server, tab=OURS)
@@ -251,17 +250,6 @@ def test_errors_in_the_tab_never_reach_the_host(browser, tmp_path, open_page):
         server.tell("del shared.lora_names; restart()")
         page = open_page(server, tab=OURS, whole=False)
         page.wait_for(lambda: "has no shared.lora_names. Update" in page.everything(), "a sentence in the tab")
-
-
-def write_gguf(path: Path) -> None:
-    """Write a GGUF header: version, no tensors, and one key with the source repository."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    pair = text("general.base_model.0.repo_url") + struct.pack("<I", 8) + text(ORIGIN)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
 
 
 def assert_refused(page: Any, *words: str) -> None:
