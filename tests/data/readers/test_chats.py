@@ -467,17 +467,6 @@ def test_messenger_and_instagram_from_the_oldest_message_on_and_without_notices(
     assert conversations(path, chat_user="Jo") == []  # one of many chats, without an answer of mine
 
 
-def test_the_validation_split_never_divides_a_conversation(tmp_path):
-    lines = [
-        f"{day}/03/2024, 18:2{n} - {who}: {who} {day}"
-        for day in range(10, 30)
-        for n, who in enumerate(("Jo", "Maren"))
-    ]
-    name = "WhatsApp Chat with Maren.txt"
-    data = prepare_rows(tmp_path, family("ChatML"), {name: "\n".join(lines)}, eval_share=0.2)
-    assert (len(data.examples), len(data.validation)) == (16, 4)
-
-
 def test_a_folder_of_several_kinds_is_looked_at_and_not_written_as_one_file(tmp_path):
     folder = tmp_path / "chats"
     folder.mkdir()
@@ -530,8 +519,10 @@ FORMS = (
 )
 
 
-def check_damaged_case(tmp_path, number: int) -> None:
-    """A damaged chat is read, or a sentence names it: never another error."""
+@pytest.mark.parametrize(
+    "number", [*range(30), *(pytest.param(n, marks=pytest.mark.long) for n in range(30, 330))]
+)
+def test_a_damaged_chat_is_read_or_a_sentence_names_it(tmp_path, number):
     chance = random.Random(number)
     form = FORMS[number % len(FORMS)]
     talk = [("jo", "Hi", "12T18:22:11"), ("maren", "Hello", "12T18:23:00")] * 3
@@ -556,14 +547,3 @@ def check_damaged_case(tmp_path, number: int) -> None:
     assert report.problems or report.examples
     assert all(name in problem or "Dataset" in problem or "cutoff" in problem for problem in report.problems)
     assert path.read_bytes() == data
-
-
-@pytest.mark.parametrize("number", range(30))
-def test_damaged_chats(tmp_path, number):
-    check_damaged_case(tmp_path, number)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(30, 330))
-def test_more_damaged_chats(tmp_path, number):
-    check_damaged_case(tmp_path, number)
