@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from functools import cache
 
 import pytest
 from training_pro.core.errors import DataError
 from training_pro.data.rows import PromptStyle, detect_prompt_style, make_prompts
-from training_pro.engine.peft_engine import PeftEngine
 from training_pro.settings.parsing import training_settings
 from training_pro.tests import real_tokenizers
 from training_pro.tests.conftest import ROOT
@@ -245,16 +243,6 @@ def test_chats_of_several_replies_and_raw_text_are_noted_and_stay(tmp_path):
     data = prepare_rows(tmp_path / "text", family("ChatML"), {"a.txt": f"{WORDS}. " * 9}, source_max_len=4)
     notes = [finding.text for finding in data.report.findings if finding.key == "source_max_len"]
     assert notes == ["Maximum prompt length: this has no effect because the dataset has no rows."]
-
-
-def test_a_run_trains_on_the_truncated_rows(place):
-    place.write("rows.jsonl", f"{json.dumps({'prompt': WORDS, 'completion': f' {WORDS}'})}\n" * 4)
-    data = {"data": ["rows.jsonl"], "cutoff": "auto"}
-    asked = {**data, "source_max_len": 5, "target_max_len": 4}
-    report = PeftEngine().check(place.settings(**asked), place.host())
-    assert (report.longest, report.trained_tokens) == (9, 16)
-    assert place.train(**asked).outcome == "finished"
-    assert PeftEngine().check(place.settings(**data), place.host()).longest > 9
 
 
 ENGLISH = "A sagacious savage, it pained him that Queequeg's idol uncharacteristically disappeared."

@@ -2,11 +2,8 @@
 
 import json
 
-import pytest
-from training_pro.core.errors import SettingsError
 from training_pro.settings import flags, other_names
 from training_pro.settings.definitions import SECTIONS, SETTINGS
-from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
 
 QUERIES = {
@@ -47,16 +44,6 @@ def test_every_setting_has_another_name_and_no_key_is_misspelled():
     assert [key for key in SETTINGS if not named[key].names] == [], "add a name in settings/other_names.json"
     tables = json.loads((ROOT / "settings" / "other_names.json").read_text("utf-8"))
     assert set(tables["settings"]) <= set(SETTINGS)
-
-
-def test_a_foreign_value_or_key_is_refused_with_ours():
-    for values, words in (
-        ({"schedule": "constant_with_warmup"}, "'constant_with_warmup' is called 'constant' in Training PRO."),
-        ({"cutoff_len": 256}, "Unknown setting 'cutoff_len'. In Training PRO, it is called 'cutoff'."),
-    ):
-        with pytest.raises(SettingsError) as refused:
-            training_settings({"name": "a", "data": ["a.txt"], **values})
-        assert words in str(refused.value)
 
 
 def test_the_page_has_one_row_for_every_setting_in_its_section():

@@ -12,11 +12,10 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from training_pro.core.engine import PreviewQuery
 from training_pro.core.host import DeviceMemory, ModelCard, OwnProcess
 from training_pro.core.jobs import AutoStart, JobEnded, LiveSettingsChanged, Request, RunPlanned, Session
 from training_pro.data.prepare import check_datasets
-from training_pro.data.report import DatasetReport, preview_examples
+from training_pro.data.report import DatasetReport
 from training_pro.data.report.estimates import MemoryEstimate
 from training_pro.interface.base import PageContext
 from training_pro.interface.run import queue_view, report_view
@@ -28,8 +27,6 @@ from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.rowing import chat, family, prepare_rows
-
-EVIL = "<img src=x onerror=alert(1)>"
 
 
 class Engine:
@@ -141,16 +138,6 @@ def test_the_queue_says_what_happens_next():
     assert "Stopped by hand. Press Resume queue." in said(training=False)
     auto_start.start_now()
     assert "as soon as the model is free" in said(training=False)
-
-
-def test_user_text_in_the_report_is_escaped(tmp_path):
-    rows, tokenizer = [chat(f"Hi {EVIL}", f"No {EVIL}"), chat("a", "b")], family("ChatML")
-    data = prepare_rows(tmp_path, tokenizer, {"rows.jsonl": rows, "a.txt": f"Text {EVIL}."})
-    shown = preview_examples(data.examples, PreviewQuery(3), tokenizer.decode, tokenizer.stops)
-    page = report_view.html(replace(data.report, shown=shown))
-    assert "<img" not in page and "&lt;img src=x onerror=alert(1)&gt;" in page
-    page = report_view.html(DatasetReport.of_problems(["a < b"]))
-    assert "Check: not ready" in page and "a &lt; b" in page
 
 
 @pytest.mark.parametrize(("rows", "all_fit"), [(100, True), (20, False)])
