@@ -206,7 +206,8 @@ def test_no_circle_between_sub_packages():
 
 def test_the_version_and_the_key_of_prepared_data_cover_the_code():
     hashed = {path.relative_to(ROOT) for path in arrow_store.code_files()}
-    assert {file for file in sources() if part(file) == "data"} <= hashed
+    others = {Path("chunking.py"), Path("dementor.py"), Path("settings/columns.py"), Path("engine/tokenizer.py")}
+    assert others | {file for file in sources() if part(file) == "data"} <= hashed
     covered = {path.relative_to(ROOT) for path in version.sources()}
     assert {file for file in sources() if part(file) != "bench"} <= covered
 
@@ -254,7 +255,6 @@ def test_html_is_never_put_together_by_hand():
 def test_nothing_of_ours_has_the_name_of_a_hook():
     names = {path.name.removesuffix(".py") for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
     assert names & HOOKS == set()
-    assert "ui.py" not in {path.name for path in ROOT.iterdir()}
 
 
 def test_only_what_the_mission_fixes_is_code_at_the_top():
@@ -304,31 +304,24 @@ def test_loaded_as_a_package_of_the_webui(tmp_path):
     assert python(code, cwd=tmp_path) == "{'display_name': 'Training PRO', 'is_tab': True} True"
 
 
-def test_loaded_by_path_without_a_package(tmp_path):
+def test_loaded_by_path_it_needs_the_standard_library_only_and_executed_anew_its_session_stays(tmp_path):
     code = BY_PATH + textwrap.dedent(
         """
-        script = load()
-        from user_ext_Training_PRO.core.jobs.session import SESSION
-        print(script.params, script.__package__, type(SESSION).__module__, "core" in sys.modules)
-        """
-    )
-    assert python(code, cwd=tmp_path) == (
-        "{'display_name': 'Training PRO', 'is_tab': True} user_ext_Training_PRO "
-        "user_ext_Training_PRO.core.jobs.session False"
-    )
-
-
-def test_executed_anew_the_session_stays(tmp_path):
-    code = BY_PATH + textwrap.dedent(
-        """
+        before = set(sys.modules)
         first = load()
-        from user_ext_Training_PRO.core.jobs.session import SESSION as before
+        fresh = {name.split(".")[0] for name in set(sys.modules) - before}
+        from user_ext_Training_PRO.core.jobs.session import SESSION as one
         second = load()
-        from user_ext_Training_PRO.core.jobs.session import SESSION as after
-        print(first is second, before is after, callable(second.ui))
+        from user_ext_Training_PRO.core.jobs.session import SESSION as other
+        print(first.params, first.__package__, type(one).__module__, sorted(fresh - set(sys.stdlib_module_names)))
+        print(first is second, one is other, callable(second.ui), "core" in sys.modules)
         """
     )
-    assert python(code, cwd=tmp_path) == "False True True"
+    assert python(code, cwd=tmp_path).splitlines() == [
+        "{'display_name': 'Training PRO', 'is_tab': True} user_ext_Training_PRO "
+        "user_ext_Training_PRO.core.jobs.session ['user_ext_Training_PRO']",
+        "False True True False",
+    ]
 
 
 def test_run_as_a_program(tmp_path):
@@ -342,18 +335,6 @@ def test_run_as_a_program(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Training PRO: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_importing_it_loads_the_standard_library_only(tmp_path):
-    code = BY_PATH + textwrap.dedent(
-        """
-        before = set(sys.modules)
-        load()
-        fresh = {name.split(".")[0] for name in set(sys.modules) - before}
-        print(sorted(fresh - set(sys.stdlib_module_names)))
-        """
-    )
-    assert python(code, cwd=tmp_path) == "['user_ext_Training_PRO']"
 
 
 def test_the_tab_is_drawn_without_torch_transformers_or_peft():

@@ -133,11 +133,6 @@ def test_a_database_in_use_is_not_taken_from_the_store(folders):
     assert len(prepare_data(folders, data=["rows.db"])[0].examples) == 2
 
 
-def test_the_code_that_slices_and_tokenizes_is_part_of_the_key():
-    hashed = {path.relative_to(ROOT).as_posix() for path in arrow_store.code_files()}
-    assert {"chunking.py", "dementor.py", "settings/columns.py", "engine/tokenizer.py"} < hashed
-
-
 def test_broken_or_foreign_files_are_ignored_and_replaced(folders):
     before, _ = prepare_data(folders)
     files = sorted(folders.prepared_data.glob("*.arrow"))
