@@ -14,6 +14,7 @@ import numpy as np
 from training_pro.chunking import EncodedText
 from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.host import DeviceMemory, Folders, LoadedModel, ModelCard, ModelStatus, OwnProcess
+from training_pro.core.jobs import Step
 
 BOS, EOS = 1, 2
 FIRST_WORD = 10
@@ -25,6 +26,12 @@ def make_folders(root: Path) -> Folders:
     made.datasets.mkdir(parents=True)
     made.examples.mkdir()
     return made
+
+
+def a_step(number: int) -> Step:
+    """A step of a run of eight."""
+    figures = {"loss": 2.5, "smoothed": 2.25, "learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 10}
+    return Step(step=number, steps=8, epoch=number / 4, seconds=0.5, **figures)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -14,6 +13,7 @@ import pytest
 from training_pro.core.host import ModelCard
 from training_pro.data.prepare import check_datasets
 from training_pro.settings.parsing import training_settings
+from training_pro.tests.data.readers.reading import make_database
 from training_pro.tests.fakes import make_folders
 from training_pro.tests.rowing import family
 from training_pro.tests.tiny import read_tree
@@ -48,12 +48,6 @@ def oversized(name: str) -> bytes:
     return bytes(data)
 
 
-def write_database(script: str, path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript(script)
-    connection.close()
-
-
 BAD_LETTERS = "create table a (text); insert into a values (cast(x'61ff62' as text))"
 LOCK = """
 import sqlite3, sys
@@ -66,7 +60,7 @@ sys.stdin.read()
 
 def locked_database(path: Path) -> subprocess.Popen[bytes]:
     """A database that another program is writing to."""
-    write_database("create table a (text text); insert into a values ('b c d')", path)
+    make_database(path, "create table a (text text); insert into a values ('b c d')")
     command = [sys.executable, "-c", LOCK, str(path)]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert program.stdout.readline() == b"locked\n"
@@ -106,8 +100,8 @@ CASES: list[tuple[str, str, object, str]] = [
     ("jsonl", "rows over lines", '{\n"text": "a"\n}\n' * 2, "line 4: at column 1 ('{'): extra data"),
     ("csv", "too many cells", "question,answer\na,b\nc,d,e\n", "line 3: the row has 3 columns instead of 2"),
     ("csv", "an Excel file", b"PK\x03\x04" + b"\x00" * 50, "ZIP archive (or an Excel"),
-    ("db", "no tables", partial(write_database, "create table a (b); drop table a"), "has no tables"),
-    ("db", "letters that are none", partial(write_database, BAD_LETTERS), "an incomplete character"),
+    ("db", "no tables", partial(make_database, script="create table a (b); drop table a"), "has no tables"),
+    ("db", "letters that are none", partial(make_database, script=BAD_LETTERS), "an incomplete character"),
     ("db", "locked", locked_database, "another program is writing to this database"),
     ("parquet", "cut off", example_bytes("ferry-talk.parquet")[:-20], "not a Parquet file"),
     ("html", "deep nesting", "<div>" * 50_000 + "Some words" + "</div>" * 50_000, LOADS),

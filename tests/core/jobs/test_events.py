@@ -3,7 +3,8 @@
 import threading
 from pathlib import Path
 
-from training_pro.core.jobs import EventLog, Note, Step, event_file
+from training_pro.core.jobs import EventLog, Note, event_file
+from training_pro.tests.fakes import a_step
 
 
 def notes(count):
@@ -58,19 +59,7 @@ def test_the_file_of_a_run_goes_on_behind_a_line_that_a_full_disk_has_cut(tmp_pa
     folder.mkdir(parents=True)
     file = event_file.EventFile(running, folder, continues=False, is_followed=False)
     for number in (1, 2, 3):
-        file.append(
-            Step(
-                step=number,
-                steps=3,
-                epoch=1.0,
-                seconds=1.0,
-                loss=2.0,
-                smoothed=2.0,
-                tokens=9,
-                learning_rate=1e-4,
-                gradient_norm=1.0,
-            )
-        )
+        file.append(a_step(number))
         if number == 1:
             with (folder / event_file.EVENTS).open("a") as stream:
                 stream.write('{"event": "st\n')

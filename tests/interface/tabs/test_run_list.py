@@ -9,9 +9,9 @@ from training_pro.core.jobs import Job
 from training_pro.interface.tabs.run_list import COLUMNS, MAX_ROWS, ListedRun, list_html, list_runs
 from training_pro.records.folder import LoraEntry
 from training_pro.records.remote import read_progress
-from training_pro.tests.fakes import make_folders
+from training_pro.tests.fakes import a_step, make_folders
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
-from training_pro.tests.records.remote.test_remote_control import a_step, in_progress, wait_for
+from training_pro.tests.records.remote.test_remote_control import in_progress, wait_for
 
 
 def run(name, *, loss=None, when=0.0, validation=None, **more):

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from training_pro.core.host import ModelStatus
-from training_pro.core.jobs import JobEnded, Session, Step
+from training_pro.core.jobs import JobEnded, Session
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import TrainTab
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
-from training_pro.tests.fakes import FakeHost, make_folders
+from training_pro.tests.fakes import FakeHost, a_step, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.records.on_disk import CUT_OFF, lora, write_files
 
@@ -127,9 +127,8 @@ def test_start_asks_about_an_existing_lora_as_check_does(place):
 
 def fail(session, host, text="No model.", steps=0):
     def work(job):
-        figures = {"loss": 2.5, "smoothed": 2.25, "learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 10}
         for step in range(steps):
-            job.log.append(Step(step=step + 1, steps=8, epoch=step / 4, seconds=0.5, **figures))
+            job.log.append(a_step(step + 1))
         return JobEnded(outcome="failed", text=text)
 
     session.train("night", host, work).log.wait_closed()

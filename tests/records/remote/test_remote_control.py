@@ -5,11 +5,11 @@ from contextlib import ExitStack
 
 import pytest
 from training_pro.core.errors import BusyError, SavingError, SettingsError
-from training_pro.core.jobs import Job, Note, Request, RunPlanned, Stage, Step, progress_text
+from training_pro.core.jobs import Job, Note, Request, RunPlanned, Stage, progress_text
 from training_pro.core.jobs.event_file import EVENTS
 from training_pro.records.folder import RunFolder, hold_run_lock, runs_in_progress
 from training_pro.records.remote import read_progress, remote_control, send_request
-from training_pro.tests.fakes import make_folders
+from training_pro.tests.fakes import a_step, make_folders
 
 ASKED = {"stop": {Request.STOP}, "resume": set(), "save": {Request.CHECKPOINT}, "wind-down": {Request.WIND_DOWN}}
 
@@ -32,11 +32,6 @@ def in_progress(name, job, folders):
     context.enter_context(hold_run_lock(name, folders))
     context.enter_context(remote_control(RunFolder(folders.loras / name, folders.logs), job, folders))
     return context
-
-
-def a_step(step):
-    figures = {"loss": 2.5, "smoothed": 2.25, "learning_rate": 1e-4, "gradient_norm": 1.0, "tokens": 10}
-    return Step(step=step, steps=8, epoch=step / 4, seconds=0.5, **figures)
 
 
 @pytest.mark.parametrize("request_name", ASKED)
