@@ -23,7 +23,6 @@ from training_pro.interface.train import TrainTab
 from training_pro.records.queue import Queue
 from training_pro.settings.live_settings import LiveSettings
 from training_pro.settings.parsing import training_settings
-from training_pro.tests.chapters import CHAPTERS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.rowing import chat, family, prepare_rows
@@ -163,11 +162,6 @@ def test_memory_is_that_of_the_process_that_trains_and_a_chat_that_makes_room_is
     assert "1 of 2 GB" not in own.model_line()
     host.own_process = None
     assert "1 of 2 GB of memory in use (CPU)" in own.model_line()
-
-
-def test_a_suggestion_that_is_a_text_is_drawn(tmp_path):
-    html = report_view.html(prepare_rows(tmp_path, family("ChatML"), {"pride.txt": CHAPTERS}, cutoff=64).report)
-    assert r">Use \nChapter</button>" in html and r"{&#34;hard_cut&#34;: &#34;\\nChapter&#34;}" in html
 
 
 def browse(page, direction, number, holding="", **values):
