@@ -1,29 +1,18 @@
-"""Copying settings from presets and LoRAs, saving and exporting them, and the panel for interrupted runs."""
+"""Copying settings from presets and LoRAs, and saving and exporting them."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from training_pro.core.jobs import JobEnded, Session
+from training_pro.core.jobs import Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.train import TrainTab
 from training_pro.settings import presets
 from training_pro.settings.definitions import SETTINGS
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
-from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, write_files
-
-
-class Engine:
-    """Records the requested runs."""
-
-    def __init__(self):
-        self.requests = []
-
-    def train(self, settings, host, job, *, resume=""):
-        self.requests.append((settings.what.name, settings.what.if_exists, resume))
-        return JobEnded(outcome="finished", text="done")
+from training_pro.tests.records.on_disk import FINISHED, write_files
 
 
 @pytest.fixture
@@ -34,7 +23,7 @@ def context(tmp_path):
         write_files(folders.presets, ".", {f"{name}.json": {"rank": 7}})
     parameters = {"name": "style", "data": [], "rank": 9}
     write_files(folders.loras, "style", {**FINISHED, "training_parameters.json": parameters})
-    return PageContext(FakeHost(folders=folders), Engine(), Session())
+    return PageContext(FakeHost(folders=folders), None, Session())
 
 
 @pytest.fixture
@@ -102,16 +91,3 @@ def test_what_the_form_can_not_show_of_a_lora_is_left_out_and_named(context):
     assert not {"chunking", "epochs"} & values.keys() and (values["rslora"], values["rank"]) == (False, 5)
     said = page.held[page.named["start-from-said"]]
     assert "these values are not valid" in said and "&#39;windows&#39;; Epochs None." in said
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name_in_settings", ["night", "evening"])
-def test_an_interrupted_run_resumes_in_its_folder_whatever_name_its_settings_have(page, context, name_in_settings):
-    settings = {"name": name_in_settings, "data": ["story.txt"], "if_exists": "new_name"}
-    write_files(context.host.folders.loras, "night", {**CUT_OFF, "training_parameters.json": settings})
-    assert "at step 5 (" in page.press("Looking for interrupted runs", "load")["unfinished-said"]
-    page.fill(unfinished_run="night")
-    assert page.until("unfinished-throw")["unfinished-throw"].startswith("Delete ")
-    assert "Resuming night." in page.press("unfinished-go-on")["unfinished-done"]
-    context.session.latest("training").log.wait_closed()
-    assert context.engine.requests == [("night", "continue", "newest")]

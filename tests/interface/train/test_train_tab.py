@@ -236,14 +236,23 @@ def test_a_run_that_failed_in_the_middle_can_be_resumed(tmp_path, session):
 
 def test_an_interrupted_run_resumes_with_its_own_settings_and_a_later_one_gets_none_of_them(host, session):
     write_files(host.folders.loras, "night", files_of_run("finished"))
-    settings = {"name": "night", "data": ["story.txt"], "method": "full", "stop_at_loss": 1.5}
+    settings = {"name": "evening", "data": ["story.txt"], "if_exists": "new_name"}
+    settings |= {"method": "full", "stop_at_loss": 1.5}
     write_files(host.folders.models, "night", {**CUT_OFF, "training_parameters.json": settings})
     trained, finish = [], threading.Event()
-    engine = SimpleNamespace(train=lambda *run, **more: trained.append(run[0]) or JobEnded(outcome="stopped"))
+    engine = SimpleNamespace(
+        train=lambda *run, **more: trained.append((run[0], more)) or JobEnded(outcome="stopped")
+    )
     page = open_tab(TrainTab, PageContext(host, engine, session))
-    assert "Resuming night." in page.press("unfinished-go-on", unfinished_run="night")["unfinished-done"]
+    said = page.press("Looking for interrupted runs", "load")["unfinished-said"]
+    assert "night stopped unexpectedly at step 5 (" in said
+    page.fill(unfinished_run="night")
+    assert page.until("unfinished-throw")["unfinished-throw"].startswith("Delete ")
+    assert "Resuming night." in page.press("unfinished-go-on")["unfinished-done"]
     session.latest("training").log.wait_closed()
     session.train("later", host, lambda job: finish.wait(60) and JobEnded(outcome="finished"))
     restored = page.until("Restoring the form", event="load")
     finish.set()
-    assert trained[0].lora.whole_model and "1.5" not in str(restored.get("stop_at_loss"))
+    ((asked, more),) = trained  # in the folder of the run, whatever name its settings have
+    assert (asked.what.name, asked.what.if_exists, more) == ("night", "continue", {"resume": "newest"})
+    assert asked.lora.whole_model and "1.5" not in str(restored.get("stop_at_loss"))
