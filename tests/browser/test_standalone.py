@@ -43,9 +43,11 @@ def test_a_page_opened_mid_run_and_a_reloaded_one_show_the_whole_run(demo, open_
     seen = [page.wait_for_curve(after=one.curve().last) for page in pages]
     moved = [page.wait_for_curve(after=curve.last) for page, curve in zip(pages, seen, strict=True)]
     assert [curve.first for curve in moved] == [1, 1, 1]
+    one.wait_for(lambda: not any(page.can_press("start") for page in pages), "Start is disabled on every page")
     late.stop("watched")
     for page in pages:
         page.wait_until_ended("watched", "stopped")
+    one.wait_for(lambda: all(page.can_press("start") for page in pages), "Start can be pressed on every page")
     one.wait_for(lambda: len({page.curve() for page in pages}) == 1, "the same curve on every page")
     assert one.curve().last == training_log(demo, "watched")["current_steps"]
 

@@ -170,34 +170,6 @@ def test_a_page_holds_one_stream_with_few_outputs(page):
 
 
 @pytest.mark.long
-def test_all_pages_follow_a_run_from_start_to_end(fresh, host, session):
-    async def version(stream):
-        return next(iter([update["version"] async for update in until_version(stream)]))
-
-    async def until_version(stream):
-        while "version" not in (update := await anext(stream)):
-            pass
-        yield update
-
-    async def follow_two_pages():
-        pages = fresh.stream("again"), fresh.stream("again")
-        seen, shown = [[await version(page) for page in pages]], []
-        finish = threading.Event()
-        job = session.train("night", host, lambda job: finish.wait(60) and JobEnded(outcome="finished"))
-        for _ in range(2):
-            seen.append([await version(page) for page in pages])
-            shown += [update async for update in fresh.stream("version", "change")]
-            finish.set()
-            job.log.wait_closed()
-        return seen, shown
-
-    seen, (running, ended) = asyncio.run(follow_two_pages())
-    assert all(first == second for first, second in seen) and len({first for first, _ in seen}) == 3
-    assert running["start"]["interactive"] is False and ended["start"]["interactive"] is True
-    assert ended["The last run, once it has ended"] == "Training 'night'"
-
-
-@pytest.mark.long
 def test_the_same_failure_once_more_is_shown_once_more(fresh, host, session):
     """Gradio sends only what differs from the last update, and Start has emptied the panel since."""
 
