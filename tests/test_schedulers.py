@@ -3,6 +3,7 @@
 from math import cos, exp, pi, sin, sqrt
 
 import pytest
+from training_pro.records.folder import read_graph
 from training_pro.schedulers import (
     SCHEDULES,
     ScheduleSteps,
@@ -211,3 +212,9 @@ def test_points_that_cross_once_epochs_are_steps_are_named():
 )
 def test_malformed_points_are_explained(text, words):
     assert schedule_problem(text)[: len(words) or None] == words
+
+
+def test_a_run_by_points(place):
+    place.train(schedule="0:0 0.5e:1 1:0", learning_rate=1e-2, max_steps=4)
+    found = [entry["learning_rate"] for entry in read_graph(place.lora())]
+    assert found == pytest.approx([5e-3, 1e-2, 1e-2, 5e-3])

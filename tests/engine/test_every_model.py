@@ -114,6 +114,7 @@ def targets_of(model, selection):
 
 LAYERS = {
     ("q-v", "llama"): "self_attn.q_proj self_attn.v_proj",
+    ("q-k-v", "llama"): "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
     ("q-v", "gpt2"): "attn.c_attn",
     ("q-v", "gpt_neox"): "attention.query_key_value",
     ("q-v", "phi3"): "self_attn.qkv_proj",
