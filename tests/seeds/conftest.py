@@ -6,16 +6,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from safetensors.torch import load_file
-from training_pro.core.engine import NO_PREVIEW
 from training_pro.core.errors import SettingsError
 from training_pro.core.host import DeviceMemory, ModelCard
-from training_pro.core.jobs import Job, Step
-from training_pro.data.prepare import prepare
+from training_pro.core.jobs import Job
 from training_pro.data.report import MemoryModel
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
 from training_pro.hosts.standalone import StandaloneHost
 from training_pro.schedulers import ScheduleSteps, get_schedule, lr_multipliers
@@ -46,19 +42,8 @@ def run_events(place, host=None, *, kind=None, **more):
     return [event for event in job.log.since(0) if kind is None or isinstance(event, kind)]
 
 
-def steps_of(place, host=None, **more):
-    return run_events(place, host, kind=Step, **more)
-
-
-def checked(place, host=None, *, show=NO_PREVIEW, **more):
-    return PeftEngine().check(place.settings(**more), host or place.host(), show=show)
-
-
-def prepared(place, **more):
-    """The examples of a run, and those of its validation split."""
-    card = place.host().card()
-    tokenizer = make_working_tokenizer(card.tokenizer)
-    return prepare(place.settings(**more), place.folders, card, tokenizer, lambda *_: None)
+def checked(place, **more):
+    return PeftEngine().check(place.settings(**more), place.host())
 
 
 def model_host(place, architecture):
@@ -66,8 +51,8 @@ def model_host(place, architecture):
     return StandaloneHost(place.folders, model=str(save_model(place, architecture, tied=False)))
 
 
-def lora_weights(place, name="a"):
-    return load_file(place.lora(name) / "adapter_model.safetensors")
+def lora_weights(place):
+    return load_file(place.lora() / "adapter_model.safetensors")
 
 
 def model_weights(place, name="", **more):
@@ -76,11 +61,6 @@ def model_weights(place, name="", **more):
         return load_file(place.tiny / "model.safetensors")
     place.train(name=name, **{"method": "full", "learning_rate": 1e-3, "max_steps": 1, **more})
     return load_file(place.folders.models / name / "model.safetensors")
-
-
-def change(before, after):
-    """All changes of the weights in one vector."""
-    return torch.cat([(after[key].float() - before[key].float()).flatten() for key in sorted(before)])
 
 
 def write_rows(place, *rows, name="rows.jsonl"):

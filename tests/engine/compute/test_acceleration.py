@@ -77,13 +77,6 @@ def test_onednn_multiplies_on_an_amd_cpu_and_float32_stays_float32(place, monkey
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_flash_attention_and_liger_are_refused_with_their_requirements(place):
-    with pytest.raises(SettingsError, match=r"flash_attention_2 needs an NVIDIA GPU\. Choose auto"):
-        place.train(attention="flash_attention_2")
-    with pytest.raises(SettingsError, match=r"Liger kernels: .*(pip install liger-kernel|GPU)"):
-        place.train(liger=True)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=[*WITH_COMPILER, pytest.mark.long])])
 @pytest.mark.timeout(900)
