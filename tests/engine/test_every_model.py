@@ -64,22 +64,15 @@ def assert_trained(place, folder, loading="auto", tolerance=1e-5, **more):
     return model, state
 
 
-def heads(*names):
-    ids = {True: "tied", False: "untied"}
-    return [pytest.param(name, tied, id=f"{name}-{ids[tied]}") for name in names for tied in ids]
-
-
-SHORT = ("llama", "gpt2", "gemma2")
-OTHERS = tuple(name for name in CONFIGS if name not in SHORT)
-
-
-@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
 def test_a_lora(place, name):
+    """The other architectures, and with their head, by the long tests."""
     assert_trained(place, save_model(place, name))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "tied"), heads(*CONFIGS))
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_train_head(place, name, tied):
     model, state = assert_trained(place, save_model(place, name, tied=tied), train_head=True)
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -89,15 +82,10 @@ def test_train_head(place, name, tied):
     assert not torch.equal(whole[0], embeddings)
 
 
-SHORT_QUANTIZED = {("llama", "4bit", True), ("llama", "8bit", True), ("gpt2", "4bit", False)}
-QUANTIZED = [
-    pytest.param(*case, marks=() if case in SHORT_QUANTIZED else pytest.mark.long)
-    for case in ((name, kind, head) for name in CONFIGS for kind in ("4bit", "8bit") for head in (False, True))
-]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "loading", "head"), QUANTIZED)
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("loading", ["4bit", "8bit"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_on_quantized_weights(place, name, loading, head):
     pytest.importorskip("bitsandbytes")
     _, state = assert_trained(place, save_model(place, name), loading, 0.05, train_head=head)

@@ -18,6 +18,7 @@ from training_pro.tests.engine.watching import read
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
 RUN = {"epochs": 3, "dropout": 0.1, "learning_rate": 5e-3, "batch_size": 2, "save_every": 3}
 RUN |= {"backup_minutes": 1e-6, "keep_checkpoints": 2}
+KILLS = 20
 VARIANTS = {
     "shuffled": {"packing": "off"},
     "packed": {"packing": "on"},
@@ -47,18 +48,28 @@ def refuse_broken(folder):
             read(checkpoint.folder / name)
 
 
-def kill_and_resume(place, forks, variant, kills, rng):
-    """Kill at random moments, every second time while saving, and resume after each kill."""
-    began = time.monotonic()
+def wait(seconds, part_folder):
+    """Wait, and then until a checkpoint is being written, if its folder is given."""
+    time.sleep(seconds)
+    until = time.monotonic() + 2
+    while part_folder and time.monotonic() < until and not any(part_folder.glob("checkpoint-*")):
+        time.sleep(0.0005)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_and_resumed(place, forks, variant):
+    """At random moments, every second time while saving, and resumed after each kill."""
+    variant, rng, began = VARIANTS[variant], random.Random(os.urandom(8)), time.monotonic()
     forks.begin(place, name="whole", **RUN, **variant)
     assert forks.end() == "finished"
     seconds, killed, runs = time.monotonic() - began, 0, 0
-    while killed < kills:
+    while killed < KILLS:
         runs, ended = runs + 1, ""
         name = f"run-{runs}"
         while ended != "finished":
             number = forks.begin(place, name=name, resume="newest", **RUN, **variant)
-            if killed < kills:
+            if killed < KILLS:
                 wait(rng.uniform(0, seconds), place.lora(name) / ".part" if killed % 2 else None)
                 with suppress(ProcessLookupError):  # it has already ended
                     kill(number)
@@ -69,21 +80,3 @@ def kill_and_resume(place, forks, variant, kills, rng):
         assert place.weights(name) == place.weights("whole")
         assert curve(place.lora(name)) == curve(place.lora("whole"))
         assert [path for path in place.folders.user_data.rglob("*") if ".part" in path.name] == []
-
-
-def wait(seconds, part_folder):
-    """Wait, and then until a checkpoint is being written, if its folder is given."""
-    time.sleep(seconds)
-    until = time.monotonic() + 2
-    while part_folder and time.monotonic() < until and not any(part_folder.glob("checkpoint-*")):
-        time.sleep(0.0005)
-
-
-LONG = [pytest.param(variant, 20, marks=pytest.mark.long) for variant in VARIANTS]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("variant", "kills"), [*((variant, 2) for variant in VARIANTS), *LONG])
-def test_killed_and_resumed(place, forks, variant, kills):
-    seed = variant if kills == 2 else os.urandom(8)
-    kill_and_resume(place, forks, VARIANTS[variant], kills, random.Random(seed))

@@ -39,7 +39,7 @@ from training_pro.tests.tiny import watched_job
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
-WITH_COMPILER = [pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++")]
+WITH_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++")
 
 
 def notes_of(job):
@@ -78,7 +78,7 @@ def test_onednn_multiplies_on_an_amd_cpu_and_float32_stays_float32(place, monkey
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=[*WITH_COMPILER, pytest.mark.long])])
+@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=WITH_COMPILER)])
 @pytest.mark.timeout(900)
 def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_were(place, monkeypatch, compiler):
     """Although dynamo is disabled, as in the webui; `eager` runs the layers as they are."""
