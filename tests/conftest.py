@@ -30,7 +30,7 @@ if "training_pro" not in sys.modules:
 
 from training_pro.tests.file_report import FileReport  # noqa: E402
 from training_pro.tests.standin_hub import hub, served_hub  # noqa: E402, F401
-from training_pro.tests.tiny import empty_pictures, lora, place, tiny, with_lora  # noqa: E402, F401 - fixtures for every test
+from training_pro.tests.tiny import disk, empty_pictures, lora, place, tiny, with_lora  # noqa: E402, F401
 
 
 def pytest_configure(config) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,12 @@ class Workspace:
         return (self.lora(name) / "adapter_model.safetensors").read_bytes()
 
 
+def make_workspace(folder: Path, tiny: Path) -> Workspace:
+    workspace = Workspace(standalone_folders(folder / "user_data"), tiny)
+    workspace.write("story.txt", TRAINING_TEXT)
+    return workspace
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
@@ -112,16 +119,25 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, tiny: Path, empty_pictures: None) -> Workspace:
-    workspace = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
-    workspace.write("story.txt", TRAINING_TEXT)
-    return workspace
+    return make_workspace(tmp_path, tiny)
+
+
+@pytest.fixture
+def disk(place: Workspace) -> Iterator[Path]:
+    """The folder of LoRAs on a small disk of its own."""
+    folder = place.folders.loras
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture(scope="session")
 def lora(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     """A LoRA from a finished run, trained once."""
-    workspace = Workspace(standalone_folders(tmp_path_factory.mktemp("trained") / "user_data"), tiny)
-    workspace.write("story.txt", TRAINING_TEXT)
+    workspace = make_workspace(tmp_path_factory.mktemp("trained"), tiny)
     workspace.train(name="a")
     return workspace.lora("a")
 

@@ -28,17 +28,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(core.files, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
 
 
-@pytest.fixture
-def disk(place):
-    """The LoRA folder on its own small disk."""
-    folder = place.folders.loras
-    folder.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 def failing(place, step, actions):
     """Return a job that does each action after its step, and whose checkpoint after `step` can't be written."""
     part = place.lora() / ".part"

@@ -14,13 +14,12 @@ import pytest
 from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs import CheckpointSaved, Job, Note, Request, RunPlanned, Stage, Step
 from training_pro.engine.saving import load_run_state
-from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records import folder as records
 from training_pro.records.folder import LOG, STATE, loras
 from training_pro.tests.engine import watching
 from training_pro.tests.engine.watching import asking, at, break_down, events_of, read, steps_of, stopping_at
-from training_pro.tests.tiny import Workspace, read_tree, watched_job
+from training_pro.tests.tiny import make_workspace, read_tree, watched_job
 
 LONG = {"epochs": 2, "dropout": 0.1, "learning_rate": 5e-3}
 DISCARD = asking(Request.DISCARD)
@@ -29,8 +28,7 @@ DISCARD = asking(Request.DISCARD)
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory, tiny):
     """A workspace with a LONG run without interruption, and 'a', which was stopped after its second step."""
-    workspace = Workspace(standalone_folders(tmp_path_factory.mktemp("whole") / "user_data"), tiny)
-    workspace.write("story.txt", TRAINING_TEXT)
+    workspace = make_workspace(tmp_path_factory.mktemp("whole"), tiny)
     workspace.train(name="whole", **LONG)
     workspace.train(name="a", job=stopping_at(2), **LONG)
     return workspace

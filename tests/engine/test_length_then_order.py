@@ -6,13 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from training_pro.core.host import get_model_card
 from training_pro.core.jobs import Job, Note, Request
-from training_pro.data.prepare import prepare
 from training_pro.engine.inference import eval_loop
-from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.engine.training import trainer
 from training_pro.tests.engine.architectures import read_graph, record_batches, simulate_kill
+from training_pro.tests.engine.inference.references import prepared
 from training_pro.tests.engine.watching import texts
 from training_pro.tests.rowing import as_json, chat, family, prepare_rows
 
@@ -52,9 +50,7 @@ def test_examples_by_length_then_pairs_of_neighbors_then_in_order(place, steps):
 def test_a_pair_never_reads_the_same_text_twice(place, steps, cut):
     settings = {**ORDER, **PAIRS, "switch_at": 0, "second_switch_at": 10**6, "epochs": 1, **cut}
     place.train(**settings)
-    card = get_model_card(place.host())
-    tokenizer = make_working_tokenizer(card.tokenizer)
-    blocks = prepare(place.settings(**settings), place.folders, card, tokenizer, lambda *_: None).examples
+    blocks = prepared(place, **settings).examples
     spans = [block.source.sliced[block.number] for block in blocks]
     assert any(a.end > b.start for a, b in pairwise(spans))
     joined = [(spans[step[0]], spans[step[1]]) for step in steps if any(step.joins)]

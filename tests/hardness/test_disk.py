@@ -6,48 +6,25 @@ import json
 import os
 import random
 import shutil
-import subprocess
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_pro.core.jobs import Advice, CheckpointSaved, Note, Step
+from training_pro.core.jobs import Advice, CheckpointSaved, Note
 from training_pro.engine import saving
 from training_pro.records.folder import inventory, loras
-from training_pro.tests.tiny import watched_job
+from training_pro.tests.engine.watching import at, events_of, texts
 
 RUN = {"epochs": 2, "save_every": 2, "rank": 16, "backup_minutes": 1e-6}
-DISK_MB = 24
 IN_TORCH_SAVE = 431_906
 """With so many free bytes torch.save itself fails, with no word about the disk."""
 CASES = int(os.environ.get("TRAINING_PRO_HARDNESS_CASES", "4"))
-
-
-@pytest.fixture
-def disk(place):
-    """The folder of LoRAs on a small disk of its own."""
-    folder = place.folders.loras
-    folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", folder]
-    if shutil.which("mount") is None or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
 
 
 def fill(disk, leave):
     """Fill the disk, except for `leave` bytes."""
     (disk / "ballast").unlink(missing_ok=True)
     (disk / "ballast").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - leave)))
-
-
-def at(step, act):
-    """A job that calls `act` after a step."""
-    return watched_job(lambda job, event: act() if isinstance(event, Step) and event.step == step else None)
-
-
-def said(job):
-    return [event.text for event in job.log.since(0) if isinstance(event, (Advice, Note))]
 
 
 def refuse_broken(folder):
@@ -72,12 +49,12 @@ def sizes():
 @pytest.mark.long
 @pytest.mark.parametrize("leave", sizes())
 def test_a_disk_that_fills_within_a_run(place, disk, leave):
-    job = at(1, lambda: fill(disk, leave))
+    job = at({1: lambda job: fill(disk, leave)})
     end = place.train(job=job, **RUN)
     assert end.outcome == "finished" and loras.has_lora(end.folder)
-    assert not [text for text in said(job) if "iostream" in text or "Error" in text]
-    saved = [event for event in job.log.since(0) if isinstance(event, CheckpointSaved)]
-    assert saved or any("disk is full" in text for text in said(job))
+    said = texts(job, Advice, Note)
+    assert not [text for text in said if "iostream" in text or "Error" in text]
+    assert events_of(job, CheckpointSaved) or any("disk is full" in text for text in said)
     refuse_broken(end.folder)
     if place.lora().is_dir():
         refuse_broken(place.lora())
@@ -90,13 +67,13 @@ def test_a_disk_that_fills_within_a_run(place, disk, leave):
 def test_a_folder_that_is_gone_or_a_file_within_a_run(place, is_file, place_of):
     folder = place.lora() if place_of == "run" else place.folders.loras
 
-    def act():
+    def act(job):
         shutil.rmtree(folder, ignore_errors=True)
         if is_file:
             folder.write_text("a file where the folder was")
 
-    job = at(3, act)
+    job = at({3: act})
     end = place.train(job=job, **RUN)
     assert end.outcome == "finished" and loras.has_lora(end.folder)
     refuse_broken(end.folder)
-    assert not [text for text in said(job) if "Traceback" in text or "Errno" in text]
+    assert not [text for text in texts(job, Advice, Note) if "Traceback" in text or "Errno" in text]

@@ -20,10 +20,9 @@ from training_pro.core.evaluations_table import EvaluationRow
 from training_pro.core.jobs import Job, Request, Session, Stage, Step
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.hosts.standalone import standalone_folders
-from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.hosts.webui import WebuiHost
 from training_pro.tests.records.on_disk import FINISHED, write_files
-from training_pro.tests.tiny import Workspace, watched_job
+from training_pro.tests.tiny import make_workspace, watched_job
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin
 from transformers.utils import logging as transformers_logging
 
@@ -58,8 +57,7 @@ def shared(monkeypatch, tmp_path):
 @pytest.fixture
 def webui(shared, tiny, tmp_path, empty_pictures):
     """The same with the tiny model loaded, a story to learn from, and the host."""
-    place = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
-    place.write("story.txt", TRAINING_TEXT)
+    place = make_workspace(tmp_path, tiny)
     shutil.copytree(tiny, place.folders.models / "tiny")
     from modules import models
 

@@ -7,12 +7,10 @@ from training_pro.core.engine import PerplexityRequest
 from training_pro.core.jobs import Job, PerplexityMeasured
 from training_pro.data.report import largest_batch
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import standalone_folders
-from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.settings.presets import goals
 from training_pro.tests.coming_from import read_page
 from training_pro.tests.seeds.conftest import checked, memory_model, settings
-from training_pro.tests.tiny import Workspace
+from training_pro.tests.tiny import make_workspace
 
 STEPS_PER_EPOCH = 4
 
@@ -24,8 +22,7 @@ def test_a_png_at_the_end_shows_the_learning_rate_and_the_loss_with_the_epochs(t
     monkeypatch.setattr(
         figure_module.Figure, "savefig", lambda figure, *a, **k: figures.append(figure) or save(figure, *a, **k)
     )
-    place = Workspace(standalone_folders(tmp_path / "user_data"), tiny)
-    place.write("story.txt", TRAINING_TEXT)
+    place = make_workspace(tmp_path, tiny)
     place.train(epochs=2)
     assert (place.lora() / "training_graph.png").read_bytes().startswith(b"\x89PNG")
     (axes, learning_rates) = figures[0].axes

@@ -35,15 +35,12 @@ from training_pro.tests.engine.architectures import (
     supervised_loss,
 )
 from training_pro.tests.engine.batches import packed_batch, padded_batch
+from training_pro.tests.engine.watching import texts
 from training_pro.tests.tiny import watched_job
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 WITH_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler wants one for C++")
-
-
-def notes_of(job):
-    return [event.text for event in job.log.since(0) if isinstance(event, Note)]
 
 
 def test_attention_changes_and_comes_back_after_an_error_too(place):
@@ -96,7 +93,7 @@ def test_a_run_with_compiled_layers_has_the_same_losses_and_leaves_them_as_they_
         place.train(host, name="compiled", compile=True, max_steps=2, job=job)
         assert torch._dynamo.config.disable is True
     assert disabled == [False] * 4, "two layers, in the test at the start and in the run"
-    assert any("2 layers are compiled" in text for text in notes_of(job))
+    assert any("2 layers are compiled" in text for text in texts(job, Note))
     assert not any(layer._compiled_call_impl for layer in host.loaded_model().model.model.layers)
     losses = [[entry["loss"] for entry in read_graph(place, name)] for name in ("plain", "compiled")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
@@ -106,7 +103,7 @@ def test_layers_are_not_compiled_where_the_run_would_not_save_time(place, monkey
     compile_layer, job, host = torch.nn.Module.compile, Job("training", "a test"), place.host()
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: compile_layer(self, backend="eager"))
     place.train(host, name="asked", compile=True, max_steps=2, job=job)
-    assert any("they are not compiled, because that would not save time" in text for text in notes_of(job))
+    assert any("they are not compiled, because that would not save time" in text for text in texts(job, Note))
     place.train(name="plain", max_steps=2)
     assert place.weights("asked") == place.weights("plain")
 
@@ -129,7 +126,7 @@ def test_liger_is_used_where_it_is_installed_and_agrees(place, monkeypatch, tmp_
     with apply_machine_settings(place.settings().machine, model, job):
         assert is_patched(model.model.layers[0].mlp.up_proj) != changes
         assert is_patched(model.model.layers[0].mlp) == changes, "else our own kernels"
-    (note,) = (text for text in notes_of(job) if "Liger" in text)
+    (note,) = (text for text in texts(job, Note) if "Liger" in text)
     assert note.startswith("Liger kernels (1.2) are not used" if changes else "Liger kernels (1.2) are used")
     assert not is_patched(model.model.layers[0].mlp.up_proj)
     if changes:
@@ -144,7 +141,7 @@ def test_a_failing_compiler_is_logged_and_training_continues(place, monkeypatch)
     compile_layer, job = torch.nn.Module.compile, Job("training", "a test")
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: compile_layer(self, backend=failing))
     assert place.train(job=job, compile=True, max_steps=1).outcome == "finished"
-    assert any(text.startswith("Compile: compiling the layers failed (") for text in notes_of(job))
+    assert any(text.startswith("Compile: compiling the layers failed (") for text in texts(job, Note))
 
 
 def test_a_batch_that_does_not_fit_while_compiling_is_tried_is_told_and_training_continues(place, monkeypatch):
@@ -154,7 +151,7 @@ def test_a_batch_that_does_not_fit_while_compiling_is_tried_is_told_and_training
     monkeypatch.setattr(run, "time_batch", fail)
     job = Job("training", "a test")
     assert place.train(job=job, compile=True, max_steps=1).outcome == "finished"
-    assert "Compile: CUDA out of memory. The run continues without compiled layers." in notes_of(job)
+    assert "Compile: CUDA out of memory. The run continues without compiled layers." in texts(job, Note)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there are no workers")

@@ -16,13 +16,10 @@ from training_pro.engine.compute import failures
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.records.folder import loras
 from training_pro.tests.engine.architectures import read_graph, read_log
+from training_pro.tests.engine.watching import events_of
 from training_pro.tests.tiny import watched_job
 
 TWO = {"epochs": 2, "save_each_epoch": False, "batch_size": 4, "accumulation": 2, "learning_rate": 1e-3}
-
-
-def events_of(job, kind):
-    return [event for event in job.log.since(0) if isinstance(event, kind)]
 
 
 def limit_memory(host, most, where, kind=RuntimeError, first=1):

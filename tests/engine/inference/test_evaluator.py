@@ -9,7 +9,6 @@ import torch
 from training_pro.core.jobs import Advice, CheckpointSaved, EvaluationDone, Note, Request, Step
 from training_pro.engine.inference import continuation_pairs
 from training_pro.engine.tokenizer import make_working_tokenizer
-from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.report import best_evaluation, read_evaluations
 from training_pro.tests import rowing
@@ -22,7 +21,7 @@ from training_pro.tests.engine.inference.references import (
     raise_during,
 )
 from training_pro.tests.rowing import chat, family
-from training_pro.tests.tiny import Workspace, watched_job
+from training_pro.tests.tiny import make_workspace, watched_job
 
 OTHER_TEXT = "A cook stood in the kitchen and cut the bread. The soup was hot. Nobody came to eat.\n\n\n" * 6
 WITH_SPLIT = {"eval_data": ["other.txt"], "epochs": 2, "dropout": 0.1}
@@ -37,8 +36,7 @@ def place(place):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny):
     """A workspace with a finished run, and its events."""
-    place = Workspace(standalone_folders(tmp_path_factory.mktemp("evaluated") / "user_data"), tiny)
-    place.write("story.txt", TRAINING_TEXT)
+    place = make_workspace(tmp_path_factory.mktemp("evaluated"), tiny)
     place.write("other.txt", OTHER_TEXT)
     return place, run_events(place, label_smoothing=0.1)
 

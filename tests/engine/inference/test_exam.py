@@ -17,10 +17,6 @@ from training_pro.tests.tiny import watched_job
 QUESTIONS = [("Who rang the bell?", "Maren"), ("What color was the coat?", "blue"), ("How many geese?", "seven")]
 
 
-def asked_in(job):
-    return [event for event in job.log.since(0) if isinstance(event, ExamAsked)]
-
-
 def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
     # Trained until it knows three answers by heart, so that right ones are seen.
     rows = [{"instruction": q, "output": a, "origin": {"section": f"<{a[0]}>"}} for q, a in QUESTIONS]
@@ -33,7 +29,7 @@ def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
     )
     job = Job("training", "a test")
     place.train(job=job, **values, batch_size=1, schedule="constant", warmup_steps=0)
-    first, *_, last = asked_in(job)
+    first, *_, last = events_of(job, ExamAsked)
     assert (first.step, first.right, last.step) == (0, 0, 120)
     assert last.sections == (SectionScore("<M>", 1, 1), SectionScore("<b>", 1, 1))
     recorded = run_files.read_exams(place.lora())
@@ -47,8 +43,8 @@ def test_a_run_is_asked_its_exam_before_and_at_the_end_and_shows_both(place):
 
     job = Job("evidence", "a test")
     weights, ended = place.weights(), PeftEngine().exam("exam.jsonl", "a", place.host(), job)
-    assert [event.sections for event in asked_in(job)] == [first.sections, last.sections]
-    assert run_files.read_exams(place.lora())[-2:] == asked_in(job) and place.weights() == weights
+    assert [event.sections for event in events_of(job, ExamAsked)] == [first.sections, last.sections]
+    assert run_files.read_exams(place.lora())[-2:] == events_of(job, ExamAsked) and place.weights() == weights
     assert "0 without a LoRA, 2 with the LoRA a" in ended.text
 
 
@@ -56,10 +52,10 @@ def test_a_run_that_is_stopped_is_asked_its_exam_at_the_end_too(place):
     place.write("exam.jsonl", json.dumps({"instruction": QUESTIONS[0][0], "output": QUESTIONS[0][1]}))
     job = stopping_at(3)
     place.train(job=job, exam=["exam.jsonl"], epochs=9)
-    assert [event.step for event in asked_in(job)] == [0, 3]
+    assert [event.step for event in events_of(job, ExamAsked)] == [0, 3]
     job = at({3: asking(Request.DISCARD)})
     place.train(job=job, name="b", exam=["exam.jsonl"], epochs=9)
-    assert [event.step for event in asked_in(job)] == [0]
+    assert [event.step for event in events_of(job, ExamAsked)] == [0]
 
 
 def test_a_run_that_is_discarded_during_its_last_exam_is_gone(place):

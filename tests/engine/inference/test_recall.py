@@ -11,11 +11,10 @@ from training_pro.core.jobs import Advice, CheckpointSaved, Job, RecallMeasured,
 from training_pro.data.examples import pick_passages
 from training_pro.engine.inference import plan_recall
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.records.folder import run_files as records
 from training_pro.tests.engine.inference.references import finished_model, mean, prepared
-from training_pro.tests.tiny import Workspace, watched_job
+from training_pro.tests.tiny import make_workspace, watched_job
 
 OTHER_TEXT = """A cook stood in the kitchen of the inn and cut bread for nine guests who had not come yet. The soup
 was on the fire since noon, and nobody had asked her what would be in it. When the clock had struck seven she
@@ -33,7 +32,7 @@ def place(place):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny):
     """A LoRA that was trained on the page for thirty epochs, with the measured recall."""
-    workspace = Workspace(standalone_folders(tmp_path_factory.mktemp("by_heart") / "user_data"), tiny)
+    workspace = make_workspace(tmp_path_factory.mktemp("by_heart"), tiny)
     workspace.write("page.txt", TRAINING_TEXT)
     workspace.write("other.txt", OTHER_TEXT)
     return workspace, of_kind(train(workspace, **BY_HEART), RecallMeasured)

@@ -12,11 +12,10 @@ from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import EvaluationDone, Job, Step, event_text
 from training_pro.engine.peft_engine import PeftEngine
 from training_pro.engine.plan import StepLog
-from training_pro.hosts.standalone import standalone_folders
 from training_pro.hosts.tiny import TRAINING_TEXT
 from training_pro.interface.run import RunView
 from training_pro.tests.engine.watching import events_of, read, stopping_at, texts
-from training_pro.tests.tiny import Workspace
+from training_pro.tests.tiny import make_workspace
 
 PAIRS = [
     {"prompt": f"Lamp {n} said: ", "chosen": f"good day {n}", "rejected": f"go away {n}, it is a bad day"}
@@ -28,7 +27,7 @@ RUN = {"data": ["pairs.jsonl"], "cutoff": "auto", "epochs": 2, "learning_rate": 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, tiny):
     """One workspace and one model for all runs."""
-    place = Workspace(standalone_folders(tmp_path_factory.mktemp("pairs") / "user_data"), tiny)
+    place = make_workspace(tmp_path_factory.mktemp("pairs"), tiny)
     place.write("pairs.jsonl", "\n".join(map(json.dumps, PAIRS)))
     host = place.host()
     place.run = lambda name, job=None, host=host, **more: place.train(host, job=job, name=name, **{**RUN, **more})
@@ -116,7 +115,6 @@ def fail_with_more_than(texts_at_once, module, args, options):
 
 
 def test_the_author_of_a_text_is_preferred_to_what_the_model_writes(shared):
-    shared.write("story.txt", TRAINING_TEXT)
     table = shared.folders.datasets / "story.pairs.jsonl"
 
     def write(tokens):

@@ -8,12 +8,11 @@ from peft import PeftModel
 from safetensors.torch import load
 from training_pro.core.errors import DataError, SavingError
 from training_pro.core.jobs import Advice, CheckpointSaved, Job, MachineUse, Note, RunPlanned, Stage, Step
-from training_pro.data.prepare import prepare
-from training_pro.engine.tokenizer import make_working_tokenizer
 from training_pro.records.folder import PARAMETERS
 from training_pro.settings.files import convert_values
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.engine.architectures import read_graph, read_log
+from training_pro.tests.engine.inference.references import prepared
 from training_pro.tests.engine.watching import at, changing, events_of, optimizer_groups, read, stopping_at, texts
 from training_pro.tests.tiny import read_tree
 from transformers import AutoModelForCausalLM
@@ -84,9 +83,7 @@ def test_it_loads_with_plain_peft_and_its_settings_are_those_of_the_run(with_lor
 
 def reference_loss(place, rows, **more):
     """Reference: the mean loss over all predicted tokens of a batch."""
-    card = place.host().card()
-    tokenizer = make_working_tokenizer(card.tokenizer)
-    data = prepare(place.settings(**more), place.folders, card, tokenizer, lambda *_: None)
+    data = prepared(place, **more)
     model = AutoModelForCausalLM.from_pretrained(place.tiny, dtype=torch.float32).eval()
     losses = []
     for number in rows:
