@@ -24,8 +24,9 @@ os.environ["BITSANDBYTES_NOWELCOME"] = "1"  # server.py
 os.environ["WANDB_MODE"] = "offline"  # modules/training.py
 
 import gradio as gr
-from modules import extensions, models, shared, text_generation, ui
+from modules import extensions, models, shared, text_generation
 
+CSS = ".tabs {max-width: 1100px; margin: auto}"
 PAUSE_SECONDS = 0.2
 
 
@@ -36,7 +37,7 @@ def create_interface() -> None:
     uploads.mkdir(parents=True)
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     extensions.load_extensions()
-    css = ui.css + extensions.apply_css()
+    css = CSS + extensions.apply_css()
     at_making = {"css": css} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
     with gr.Blocks(title="The webui", analytics_enabled=False, **at_making) as shared.gradio["interface"]:
         with gr.Tab("Chat"):

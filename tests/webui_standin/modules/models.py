@@ -29,15 +29,8 @@ def unload_model(keep_model_name: bool = False) -> None:
         return
     shared.model = shared.tokenizer = None
     shared.lora_names = []
-    shared.model_dirty_from_training = False
     if not keep_model_name:
         shared.model_name = "None"
-
-
-def reload_model() -> None:
-    """As in the webui, the name is lost on the way."""
-    unload_model()
-    shared.model, shared.tokenizer = load_model(shared.model_name)
 
 
 def _transformers(path: Path) -> tuple[Any, Any]:

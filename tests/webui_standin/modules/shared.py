@@ -11,7 +11,6 @@ from typing import Any
 model: Any = None
 tokenizer: Any = None
 model_name = "None"
-model_dirty_from_training = False
 lora_names: list[str] = []
 generation_lock: Lock | None = None  # made by the server, once it has loaded its model
 persistent_interface_state: dict[str, Any] = {}
