@@ -51,7 +51,6 @@ class Hub:
     spoils: Callable[[bytes], bytes] | None = None
     """What becomes of a large file on its way."""
     seconds_a_piece: float = 0.0
-    takes_ranges: bool = True
     status: int = 0
     """Everything is answered with this."""
     asked: list[tuple[str, int]] = field(default_factory=list)
@@ -163,7 +162,7 @@ class _Answering(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, data: bytes, headers: dict[str, str], *, may_break: bool = False) -> None:
-        begin = self._begin() if self.hub.takes_ranges else 0
+        begin = self._begin()
         if may_break and self.hub.spoils:
             data = self.hub.spoils(data)
         end = begin + self.hub.breaks_at.pop(0) if may_break and self.hub.breaks_at else len(data)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 from training_pro.data.examples import Example
-from training_pro.engine.compute import loss
+from training_pro.engine.compute import collate, loss
 
 VOCABULARY = 160
 LENGTHS: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
@@ -91,6 +91,18 @@ def add_random_lora(model: Any, **more: Any) -> Any:
             if "lora_B" in name:
                 parameter.data.normal_(std=0.1)
     return model.eval()
+
+
+def padded_batch(examples: list[Example]) -> dict[str, Any]:
+    """The arguments of a model and the labels: one row per example, padded to the longest."""
+    batch = collate(examples, in_one_row=False)
+    return {**batch.inputs, "labels": batch.labels}
+
+
+def packed_batch(examples: list[Example]) -> dict[str, Any]:
+    """The same as one row without padding; positions restart with each example."""
+    batch = collate(examples, in_one_row=True)
+    return {**batch.inputs, "labels": batch.labels}
 
 
 def loss_and_gradients(model: Any, step: Callable[[], torch.Tensor]) -> dict[str, Any]:

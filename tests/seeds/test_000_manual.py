@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from training_pro.core.engine import PerplexityRequest
-from training_pro.core.jobs import Job, PerplexityMeasured
 from training_pro.data.report import largest_batch
-from training_pro.engine.peft_engine import PeftEngine
 from training_pro.settings.presets import goals
 from training_pro.tests.coming_from import read_page
 from training_pro.tests.seeds.conftest import checked, memory_model, settings
@@ -40,19 +37,6 @@ def test_dementor_comes_as_presets_of_one_constant_epoch_and_of_two_with_anneali
     assert plans == [(1, "constant"), (2, "FP_low_epoch_annealing")]
     statement = "Use DEMENTOR with 1 epoch at a constant rate, or with 2 epochs and FP_low_epoch_annealing."
     assert read_page(statement) == "Choose one of the two DEMENTOR presets."
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("chunking", "deeper"), [("dementor", True), ("blocks", False)])
-def test_a_longer_cutoff_makes_dementor_learn_deeper_which_is_contrary_to_plain_blocks(place, chunking, deeper):
-    one_epoch = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e-3, "chunking": chunking}
-    for cutoff in (32, 96):
-        place.train(name=f"cutoff{cutoff}", cutoff=cutoff, **one_epoch)
-    job = Job("perplexity", "a test")
-    request = PerplexityRequest("story.txt", ("cutoff32", "cutoff96"), stride=16, max_length=32)
-    PeftEngine().perplexity(request, place.settings(), place.host(), job)
-    losses = {event.lora: event.loss for event in job.log.since(0) if isinstance(event, PerplexityMeasured)}
-    assert (losses["cutoff96"] < losses["cutoff32"]) == deeper
 
 
 def test_about_10_blocks_of_a_13b_model_in_4_bits_fit_into_24_gb():

@@ -30,11 +30,12 @@ from training_pro.tests.engine.architectures import (
     loss_and_gradients,
     make_model,
     max_relative_error,
+    packed_batch,
+    padded_batch,
     random_examples,
     read_graph,
     supervised_loss,
 )
-from training_pro.tests.engine.batches import packed_batch, padded_batch
 from training_pro.tests.engine.watching import texts
 from training_pro.tests.tiny import watched_job
 from transformers.models.llama.modeling_llama import LlamaRMSNorm

@@ -20,11 +20,12 @@ from training_pro.tests.engine.architectures import (
     loss_and_gradients,
     make_model,
     max_relative_error,
+    packed_batch,
+    padded_batch,
     random_examples,
     read_graph,
     read_log,
 )
-from training_pro.tests.engine.batches import packed_batch, padded_batch
 
 
 def probe(model, packing="auto", smoothing=0.0):
