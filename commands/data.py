@@ -96,36 +96,26 @@ class Asked:
         return 0
 
 
-def _look(asked: Asked) -> int:
+def _read(asked: Asked) -> int:
+    """Look at the dataset, clean, split or convert it."""
     from ..data import workshop
 
+    args = asked.args
+    if args.action == "clean":
+        out = asked.out if args.out else None
+        return asked.show(workshop.clean_dataset(asked.dataset, *asked.cleaning(workshop.DEFAULT), out))
+    if args.action == "split":
+        return asked.show(workshop.split_dataset(asked.dataset, args.validation, args.seed, asked.out))
+    if args.action == "convert":
+        return asked.show(workshop.convert_dataset(asked.dataset, args.form, asked.out))
     measure: dict[str, Any] = {}
-    if asked.args.model:
+    if args.model:
         from ..engine.tokenizer import make_working_tokenizer
 
         encode = make_working_tokenizer(asked.host.card().tokenizer).encode
         measure = {"measure": lambda text: len(encode([text])[0].ids), "unit": "tokens"}
     overview = workshop.look_at(asked.dataset, *asked.cleaning(workshop.EVERYTHING), **measure)
     return asked.show(overview, **vars(overview.found), found={})
-
-
-def _clean(asked: Asked) -> int:
-    from ..data import workshop
-
-    out = asked.out if asked.args.out else None
-    return asked.show(workshop.clean_dataset(asked.dataset, *asked.cleaning(workshop.DEFAULT), out))
-
-
-def _split(asked: Asked) -> int:
-    from ..data import workshop
-
-    return asked.show(workshop.split_dataset(asked.dataset, asked.args.validation, asked.args.seed, asked.out))
-
-
-def _convert(asked: Asked) -> int:
-    from ..data import workshop
-
-    return asked.show(workshop.convert_dataset(asked.dataset, asked.args.form, asked.out))
 
 
 def _pairs(asked: Asked) -> int:
@@ -164,11 +154,10 @@ def _study(asked: Asked, per_section: int = 0) -> int:
     work = partial(options.make_engine(args).study, request, asked.host)
     title = f"Exam about {args.data}" if per_section else f"Notes on {args.data}"
     job = options.run_job("study", title, asked.host, work)
-    taken = [event for event in job.log.since(0) if isinstance(event, NotesTaken)]
-    if not taken:
-        return options.exit_code(job)
-    figures = {key: getattr(taken[0], key) for key in ("rows", "kept", "dropped", "examples")}
-    asked.show(workshop.Cleaned(**figures))
+    for event in job.log.since(0):
+        if isinstance(event, NotesTaken):  # one, unless the job failed before
+            figures = {key: getattr(event, key) for key in ("rows", "kept", "dropped", "examples")}
+            asked.show(workshop.Cleaned(**figures))
     return options.exit_code(job)
 
 
@@ -176,8 +165,8 @@ def _get(asked: Asked) -> int:
     from ..downloads import dataset
 
     args = asked.args
-    options_given = {field: value for field, value in vars(args).items() if field in GET_OPTIONS}
-    source = dataset.DatasetSource(args.data, **options_given | {"columns": tuple(args.keep_columns)})
+    wanted = (tuple(args.keep_columns), args.rows, args.share, args.max_gb, args.allow_private)
+    source = dataset.DatasetSource(args.data, args.subset, args.split, *wanted)
     args.out = args.out or source.default_name
     try:
         with options.handle_end_signals(signal.default_int_handler):
@@ -213,9 +202,6 @@ def _map(asked: Asked) -> int:
     return 0
 
 
-GET_OPTIONS = ("subset", "split", "rows", "share", "max_gb", "allow_private")
-
-
 class Action(NamedTuple):
     """What an action does, in words, and the options that it can't do without."""
 
@@ -233,10 +219,10 @@ MAP_HELP = (
 )
 ACTIONS: Mapping[str, Action] = {
     "get": Action(_get, "download a dataset of the Hugging Face Hub, OWNER/NAME, or the file at a URL"),
-    "look": Action(_look, "show what is in it, and what stands out"),
-    "clean": Action(_clean, "drop duplicates, refusals and more; without --out, only show what would be dropped"),
-    "split": Action(_split, SPLIT_HELP, ["out"]),
-    "convert": Action(_convert, "write it as rows of JSON, in one of the common forms", ["out"]),
+    "look": Action(_read, "show what is in it, and what stands out"),
+    "clean": Action(_read, "drop duplicates, refusals and more; without --out, only show what would be dropped"),
+    "split": Action(_read, SPLIT_HELP, ["out"]),
+    "convert": Action(_read, "write it as rows of JSON, in one of the common forms", ["out"]),
     "pairs": Action(_pairs, PAIRS_HELP, ["out"]),
     "study": Action(_study, NOTES_HELP, ["out", "model"]),
     "map": Action(_map, MAP_HELP),
@@ -285,14 +271,6 @@ def _make_parser() -> argparse.ArgumentParser:
         "of a map: the shares of clusters to write to --out, such as 2=0.5 5=0 (default: all of the others)"
     )
     parser.add_argument("--keep", nargs="+", default=[], metavar="CLUSTER=SHARE", help=keep_help)
-    _add_get_options(parser)
-    options.add_model(parser, required=False)
-    keys = ["columns", "chat_side", "chat_user", "chat_context", "chat_names"]
-    flags.add_flag_group(parser, "How rows are read", keys)
-    return parser
-
-
-def _add_get_options(parser: argparse.ArgumentParser) -> None:
     get = parser.add_argument_group("What to get")
     get.add_argument("--subset", default="", metavar="NAME", help="the subset of a dataset on the Hub")
     get.add_argument("--split", default="", metavar="NAME", help="the split (default: train, or the only one)")
@@ -304,6 +282,10 @@ def _add_get_options(parser: argparse.ArgumentParser) -> None:
     get.add_argument("--max-gb", type=float, default=1, metavar="GB", help=limit_help)
     private_help = "also open a URL that leads to this machine or its network"
     get.add_argument("--allow-private", action="store_true", help=private_help)
+    options.add_model(parser, required=False)
+    keys = ["columns", "chat_side", "chat_user", "chat_context", "chat_names"]
+    flags.add_flag_group(parser, "How rows are read", keys)
+    return parser
 
 
 def _steps(given: Sequence[str], phrases: Sequence[str]) -> dict[str, Any]:
