@@ -15,7 +15,7 @@ from typing import Any
 from ..core.errors import ModelError, SettingsError
 from ..core.jobs import SESSION, Request, console
 from ..hosts.demo_model import make_demo_model
-from ..hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from ..hosts.standalone import StandaloneHost
 from ..hosts.tiny import make_tiny
 from ..settings import presets
 from . import options
@@ -90,7 +90,7 @@ def _serve(host: StandaloneHost, args: argparse.Namespace) -> None:
 
     host.folders.models.mkdir(parents=True, exist_ok=True)  # the page tells people to put models there
     SESSION.set_observer(console.console_observer(say))
-    blocks, launch_options = build_page(host, PeftEngine(), SESSION, loadings=LOADING_OPTIONS)
+    blocks, launch_options = build_page(host, PeftEngine(), SESSION)
     guard = guard_middleware(listens=args.listen, asks_password=bool(args.password), names=args.host_name)
     login: dict[str, Any] = {}
     if expected := args.password.encode():

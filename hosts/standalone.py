@@ -83,7 +83,7 @@ def list_models(root: Path) -> list[str]:
 class StandaloneHost:
     """Lends a model that it loads itself when it is first needed."""
 
-    owns_process, read_only_reason, own_process = True, "", None
+    owns_process, read_only_reason, own_process, loadings = True, "", None, LOADING_OPTIONS
     uses_gpu = staticmethod(memory.uses_gpu)
 
     def __init__(

@@ -32,6 +32,8 @@ PRECISION_NAMES = {"8bit": "8-bit", "4bit": "4-bit"}
 class ModelPickerHost(Host, Protocol):
     """A host whose model is chosen on the page."""
 
+    loadings: Mapping[str, str]
+
     @property
     def selected_model(self) -> tuple[str, str]: ...
 
@@ -85,25 +87,23 @@ def draw_tab(context: PageContext) -> None:
             train_tab.setup.follow_after(*changes_setup, runs_tab.environment_removed)
 
 
-def build_page(
-    host: ModelPickerHost, engine: PageEngine, session: Session, *, loadings: Mapping[str, str]
-) -> tuple[gr.Blocks, dict[str, Any]]:
+def build_page(host: ModelPickerHost, engine: PageEngine, session: Session) -> tuple[gr.Blocks, dict[str, Any]]:
     """The page, and extra arguments for its `launch()`."""
     # Gradio 6 takes the style sheet in `launch()`. When Gradio 4.37 goes, delete `style` and return CSS always.
     style = {"css": CSS} if "css" in inspect.signature(gr.Blocks.__init__).parameters else {}
     page = gr.Blocks(title="Training PRO", analytics_enabled=False, **style)
     context = PageContext(host, engine, session)
     with page:
-        context = replace(context, models=draw_model_picker(host, context, loadings))
+        context = replace(context, models=draw_model_picker(host, context))
         DownloadPanel(context, host.download_job)
         draw_tab(context)
     # Gradio's own errors in its own words, such as of a page that was open while Training PRO was updated.
     return page, {"show_error": True, **({} if style else {"css": CSS})}
 
 
-def draw_model_picker(host: ModelPickerHost, context: PageContext, loadings: Mapping[str, str]) -> gr.Dropdown:
+def draw_model_picker(host: ModelPickerHost, context: PageContext) -> gr.Dropdown:
     """Draw the menus for the model and its precision, and the memory that it needs; returns the menu of models."""
-    precisions = [(label, value) for value, label in loadings.items()]
+    precisions = [(label, value) for value, label in host.loadings.items()]
     with gr.Row():
         models_menu = gr.Dropdown([], label="Model", allow_custom_value=True, elem_id="tp-model")
         loading_menu = gr.Dropdown(precisions, label="Load as", elem_id="tp-loading")

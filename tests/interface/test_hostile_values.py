@@ -13,7 +13,7 @@ import pytest
 from training_pro.core.errors import TrainingProError
 from training_pro.core.jobs import Request, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.base import PageContext
 from training_pro.interface.page import build_page
 from training_pro.interface.tabs import RunsTab
@@ -109,7 +109,7 @@ def stop_jobs(session):
 def make_page(user_data):
     session = Session()
     host = StandaloneHost(standalone_folders(user_data))
-    blocks, _ = build_page(host, PeftEngine(), session, loadings=LOADING_OPTIONS)
+    blocks, _ = build_page(host, PeftEngine(), session)
     return blocks, session
 
 

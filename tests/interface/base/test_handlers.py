@@ -11,7 +11,7 @@ import pytest
 from training_pro.core.errors import SettingsError
 from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.hosts.standalone import StandaloneHost
 from training_pro.interface.base import add_handler, confirm_click, refresh_choices
 from training_pro.interface.page import build_page
 from training_pro.tests.fakes import make_folders
@@ -51,7 +51,7 @@ def page_with(handler, *, says=True):
 def test_every_handler_of_the_page_is_guarded_and_every_id_its_own(tmp_path):
     """And Gradio 4.37 refuses an update of anything but the outputs."""
     host = StandaloneHost(make_folders(tmp_path))
-    blocks, _ = build_page(host, PeftEngine(), Session(), loadings=LOADING_OPTIONS)
+    blocks, _ = build_page(host, PeftEngine(), Session())
     ids = [part.elem_id for part in blocks.blocks.values() if part.elem_id]
     assert len(ids) == len(set(ids)) > 100
     handlers = [handler for handler in blocks.fns.values() if handler.fn is not None]

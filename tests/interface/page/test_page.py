@@ -11,7 +11,7 @@ import gradio as gr
 import pytest
 from training_pro.core.jobs import Answer, JobEnded, Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost
+from training_pro.hosts.standalone import StandaloneHost
 from training_pro.interface.base import PageContext
 from training_pro.interface.page import page
 from training_pro.interface.tabs import TryTab
@@ -48,7 +48,7 @@ def busy(host):
 
 def picker(host, session=None):
     context = PageContext(host, PeftEngine(), session or Session())
-    return Visit(lambda: page.draw_model_picker(host, context, LOADING_OPTIONS))
+    return Visit(lambda: page.draw_model_picker(host, context))
 
 
 def test_the_memory_is_computed_for_this_machine(host):

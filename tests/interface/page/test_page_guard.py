@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 from training_pro.core.jobs import Session
 from training_pro.engine.peft_engine import PeftEngine
-from training_pro.hosts.standalone import LOADING_OPTIONS, StandaloneHost, standalone_folders
+from training_pro.hosts.standalone import StandaloneHost, standalone_folders
 from training_pro.interface.page import build_page, guard_middleware, page_guard
 
 OWN, FOREIGN = "http://127.0.0.1:7862", "http://evil.example:7862"
@@ -24,7 +24,7 @@ OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory):
     host = StandaloneHost(standalone_folders(tmp_path_factory.mktemp("user_data")))
-    page, options = build_page(host, PeftEngine(), Session(), loadings=LOADING_OPTIONS)
+    page, options = build_page(host, PeftEngine(), Session())
     page.launch(prevent_thread_lock=True, quiet=True, **options)
     page.close()  # it is complete now; the tests need no socket
     return page
