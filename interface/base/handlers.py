@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,36 +33,28 @@ def load_script(name: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("//"))
 
 
-@dataclass(frozen=True)
-class FailureReply:
-    """Reply to an exception of one handler: where its message is shown, and which outputs are cleared.
+def guard_handler(handler: Handler, what: str, says: Any, clears: Mapping[Any, Any]) -> Handler:
+    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`.
 
-    Without `says` the message is shown as a pop-up.
+    The message of any other exception is shown in `says`, or as a pop-up if that is None.
     """
+    function = handler.func if isinstance(handler, partial) else handler
+    wrapped: Any
 
-    what: str
-    says: Any
-    clears: Mapping[Any, Any]
-
-    def updates(self, error: Exception) -> dict[Any, Any]:
+    def failed(error: Exception) -> dict[Any, Any]:
         """The outputs after this exception. The traceback of an unexpected exception is printed."""
         if isinstance(error, gr.Error):
             raise error
         message = error_message(error)
         if not isinstance(error, TrainingProError):
             traceback.print_exception(error)  # the webui sends the records of all loggers but its own nowhere
-            message = f"{self.what} failed: {message} See the console for details."
-        if self.says is None:
+            message = f"{what} failed: {message} See the console for details."
+        if says is None:
             # Pop-ups are HTML since Gradio 5. When Gradio 4.37 goes, delete the condition.
             pop_up = Markup("{}").format(message) if GRADIO_VERSION >= 5 else message
             raise gr.Error(pop_up) from None
-        return {**self.clears, self.says: markup.problem(message)}
+        return {**clears, says: markup.problem(message)}
 
-
-def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
-    """Wrap a handler in a function of the same kind that raises nothing but `gr.Error`."""
-    function = handler.func if isinstance(handler, partial) else handler
-    wrapped: Any
     if inspect.isasyncgenfunction(function):
 
         async def stream(*args: Any) -> AsyncIterator[Any]:
@@ -73,7 +64,7 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
                     async for update in updates:
                         yield update
             except Exception as error:  # noqa: BLE001 - every error is shown on the page
-                yield failing.updates(error)
+                yield failed(error)
 
         wrapped = stream
     elif inspect.isgeneratorfunction(function):
@@ -82,7 +73,7 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
             try:
                 yield from handler(*args)
             except Exception as error:  # noqa: BLE001 - every error is shown on the page
-                yield failing.updates(error)
+                yield failed(error)
 
         wrapped = steps
     else:
@@ -91,14 +82,14 @@ def guard_handler(handler: Handler, failing: FailureReply) -> Handler:
             try:
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - every error is shown on the page
-                return failing.updates(error)
+                return failed(error)
 
         wrapped = call
     # Gradio inspects the name and the signature, and evaluates the annotations, whose names it does not know.
     wrapped.__name__ = getattr(function, "__name__", "handler")
     wrapped.__signature__ = inspect.signature(handler)
     wrapped.__annotations__ = {}
-    wrapped.failing = failing
+    wrapped.what, wrapped.clears = what, clears
     guarded: Handler = wrapped
     return guarded
 
@@ -120,7 +111,7 @@ def add_handler(
     """
     listed = outputs if isinstance(outputs, Iterable) else [outputs]
     says = next((output for output in listed if isinstance(output, gr.HTML)), None)
-    wrapped = handler and guard_handler(handler, FailureReply(what, says, clears or {}))
+    wrapped = handler and guard_handler(handler, what, says, clears or {})
     # Gradio 6 has one option for two of earlier versions. When Gradio 4.37 goes, delete the condition.
     hidden = {"api_visibility": "private"} if GRADIO_VERSION >= 6 else {"api_name": False, "show_api": False}
     options = {"show_progress": "hidden", **hidden, **options}

@@ -126,7 +126,7 @@ def test_no_endpoint_touches_files_that_no_menu_offers(user_data, monkeypatch):
             calls += 1
         stop_jobs(session)
         changed = {name for name, _ in before.items() ^ disk(user_data.parent).items()}
-        assert not changed, f"by {endpoint.fn.failing.what}"
+        assert not changed, f"by {endpoint.fn.what}"
     assert len(endpoints) >= ENDPOINTS and calls >= CALLS
 
 

@@ -39,7 +39,7 @@ class Visit:
             names = {
                 (name_of(self.blocks.blocks[i]), what) for i, what in handler.targets if i in self.blocks.blocks
             }
-            loads = event == "load" and handler.fn.failing.what == name
+            loads = event == "load" and handler.fn.what == name
             if (name, event) in names or (loads and any(what == "load" for _, what in handler.targets)):
                 yield handler
                 yield from (each for each in self.blocks.fns.values() if each.trigger_after == number)
