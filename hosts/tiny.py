@@ -38,8 +38,8 @@ Then, very far away, something small and yellow blinked back. "Write that down,"
 """
 
 
-def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True) -> Path:
-    """Write the model into `folder`, unless it already has one; `adds_bos`: its tokenizer adds a BOS token."""
+def make_tiny(folder: Path) -> Path:
+    """Write the model into `folder`, unless it already has one."""
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() and any(folder.iterdir()):
@@ -47,7 +47,7 @@ def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True)
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = _make_tokenizer(text, adds_bos=adds_bos)
+    tokenizer = _make_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -74,7 +74,7 @@ def make_tiny(folder: Path, text: str = TRAINING_TEXT, *, adds_bos: bool = True)
     return folder
 
 
-def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
+def _make_tokenizer() -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer; with all 256 bytes in its vocabulary it can encode any language."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -88,12 +88,11 @@ def _make_tokenizer(text: str, *, adds_bos: bool) -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
-    if adds_bos:
-        special_tokens = [(BOS, tokenizer.token_to_id(BOS))]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=special_tokens
-        )
+    tokenizer.train_from_iterator(TRAINING_TEXT.splitlines(keepends=True), trainer)
+    special_tokens = [(BOS, tokenizer.token_to_id(BOS))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B:1", special_tokens=special_tokens
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,

@@ -7,8 +7,6 @@ import torch
 from training_pro.hosts.tiny import BOS, EOS, PAD, TRAINING_TEXT, make_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-TEXT = "The cat sat on the mat. Il était une fois. 猫がマットに座った。\n" * 20
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny):
@@ -23,12 +21,12 @@ def test_the_same_text_gives_the_same_bytes_and_the_callers_random_numbers_go_on
     torch.manual_seed(1)
     undisturbed = torch.rand(3)
     torch.manual_seed(1)
-    again = make_tiny(tmp_path / "again", TRAINING_TEXT)
+    again = make_tiny(tmp_path / "again")
     assert torch.equal(torch.rand(3), undisturbed)
     assert contents(again) == contents(tiny)
-    assert contents(make_tiny(tmp_path / "other", TEXT))["tokenizer.json"] != contents(tiny)["tokenizer.json"]
-    assert make_tiny(again, TEXT) == again and contents(again) == contents(tiny), "one that is there stays"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "other"]
+    (again / "config.json").write_text("{}")
+    assert make_tiny(again) == again and (again / "config.json").read_text() == "{}", "one that is there stays"
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
 
 
 def test_it_loads_as_any_model_does_and_ends_and_pads_with_tokens_of_its_own(tiny, tokenizer):
