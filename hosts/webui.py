@@ -75,7 +75,7 @@ class WebuiHost:
         """How a process of its own loads the model."""
         return str(read_json(self.folders.own_model, {}).get("loading", "auto"))
 
-    def choose_model(self, name: str, loading: str = "auto") -> None:
+    def choose_model(self, name: str, loading: str) -> None:
         if name:
             self._check_listed(name)
         write_json(self.folders.own_model, {"model": name, "loading": loading})

@@ -17,7 +17,7 @@ def show_draw_error(error: Exception) -> None:
     )
 
 
-def busy_error(title: str, message: str = "") -> Exception:
+def busy_error(title: str, message: str) -> Exception:
     """The error that refuses a chat message while a job uses the model; it stays until the user closes it."""
     text = f"The model is busy: {title}. To chat, wait until this job is done, or stop it in Training PRO."
     if message.strip():  # the webui has already emptied the chat box, so the user gets the message to copy

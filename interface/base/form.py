@@ -103,10 +103,10 @@ class Form:
         for key in keys:
             self.components[key] = make_component(SETTINGS[key], **more)
 
-    def draw_row(self, *keys: str, **more: Any) -> None:
+    def draw_row(self, *keys: str) -> None:
         """Draw these settings side by side if there is room."""
         with gr.Row(elem_id=row_id(keys)):
-            self.draw(*keys, min_width=120, **more)
+            self.draw(*keys, min_width=120)
 
     def inputs(self) -> set[Any]:
         """All components, as inputs of an event. They are a set, so the handler gets a dict by component."""

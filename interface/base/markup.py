@@ -50,6 +50,7 @@ NOTICES = {
     "example": "Settings have changed since this example was shown. Press Show again.",
     "probe": "Settings have changed since this test. Press 'Test one step' or 'Fit to my GPU' again.",
 }
+MAX_LIST_CHARS = 160  # of a list of names that is not folded
 FLAG = re.compile(r" \(--[a-z-]+\)")
 _KEY_BY_LABEL = {setting.label: key for key, setting in SETTINGS.items()}
 _LABELS = "|".join(map(re.escape, sorted(_KEY_BY_LABEL, key=len, reverse=True)))
@@ -142,11 +143,11 @@ def fold(title: str, content: str) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(title, content)
 
 
-def fold_long_list(text: str, max_chars: int = 160) -> Markup:
+def fold_long_list(text: str) -> Markup:
     """A text as HTML; a long list of names after a colon is folded under the words before the colon."""
     head, colon, names = text.partition(": ")
     is_list = colon and not any(" " in name for name in names.split(", "))
-    return fold(f"{head}.", names) if is_list and len(text) > max_chars else Markup("{}").format(text)
+    return fold(f"{head}.", names) if is_list and len(text) > MAX_LIST_CHARS else Markup("{}").format(text)
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -48,7 +48,6 @@ FORMS = {
     "what fits it": "", "chats (messages)": "messages", "instruction and output": "instruction", "text": "text",
 }  # fmt: skip
 Step = Literal["look", "try", "clean", "split", "convert"]
-EXAMPLES = Markup("<details><summary>{}</summary>{}</details>")
 
 
 class DataTab:
@@ -316,6 +315,4 @@ class DataTab:
 
 def examples_html(examples: Mapping[str, Sequence[str]]) -> Markup:
     """The examples of each step, folded."""
-    return markup.join(
-        EXAMPLES.format(f"{step}: examples", markup.bullets(lines)) for step, lines in examples.items()
-    )
+    return markup.join(markup.fold(f"{step}: examples", markup.bullets(lines)) for step, lines in examples.items())

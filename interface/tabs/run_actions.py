@@ -151,7 +151,7 @@ async def measure(context: PageContext, chosen: str | None) -> AsyncIterator[str
 
 
 async def merge(
-    context: PageContext, chosen: str | None, typed: str | None, shard_size: str | None = None
+    context: PageContext, chosen: str | None, typed: str | None, shard_size: str
 ) -> AsyncIterator[str]:
     """Merge the LoRA into a model with the typed name, and yield the progress."""
     lora, name = require_lora(chosen, context.host.folders), new_name(typed, "model")
@@ -160,8 +160,7 @@ async def merge(
     folder = safe_paths.child(context.host.folders.models, name, "New name")
     if folder.exists():
         raise SavingError(f"New name: a model named {name!r} already exists. Choose another name.")
-    checked = parse_keys({} if shard_size is None else {"shard_size": shard_size})
-    request = MergeRequest(lora, str(folder), **checked)
+    request = MergeRequest(lora, str(folder), **parse_keys({"shard_size": shard_size}))
     work = partial(context.engine.merge, request, context.host)
     async for status, events in context.follow_job("merge", f"Merging {lora} into a model", work):
         yield status

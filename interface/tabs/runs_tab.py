@@ -231,8 +231,7 @@ class RunsTab:
         add_handler(self._attach_button.click, attach, chosen, status, what="Attaching the LoRA")
         add_handler(self._test_button.click, measure, chosen, status, what="Testing the LoRA")
         self.stop_button.connect(status)
-        shard_size = self._form.components.get("shard_size")
-        inputs = [chosen, self._name, *([shard_size] if shard_size else [])]
+        inputs = [chosen, self._name, self._form.components["shard_size"]]
         merge = partial(run_actions.merge, context)
         merged = add_handler(self._merge_button.click, merge, inputs, status, what="Merging the LoRA")
         if context.models:

@@ -131,7 +131,7 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
         patch.setattr(own_environment, "PINS", pins)
         assert find().state is State.OUTDATED
     # The Runs tab names it, and it is removed there.
-    tab = open_tab(RunsTab, context)
+    tab = open_tab(RunsTab, context, "shard_size")
     listed = tab.press("Refresh")
     assert "The training environment takes" in listed["runs-table"] and listed["runs-environment"]["visible"]
     assert "Remove it (" in str(tab.until("runs-environment", lambda shown: shown)["runs-environment"])
@@ -156,7 +156,7 @@ def test_what_was_begun_is_removed_after_a_question(page, context, host):
     folder.mkdir(parents=True)
     (folder / own_environment.MARKER_NAME).write_text("{}")
     assert page.press("Setting up training", "load")["setup-go"]["value"] == "Continue the setup"
-    tab = open_tab(RunsTab, context)
+    tab = open_tab(RunsTab, context, "shard_size")
     assert "Remove it (2 bytes)?" in str(tab.until("runs-environment", lambda shown: shown)["runs-environment"])
     assert "Removed the training environment" in tab.press("runs-environment")["runs-said"]
     assert not folder.exists() and context.engine.closed == 1
