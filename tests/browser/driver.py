@@ -157,20 +157,13 @@ class TrainingPage:
         self.box(f"tp-{box}").fill(text)
 
     def written(self, box: str) -> str:
+        """The text of a box or a setting."""
         return self.box(f"tp-{box}").input_value()
 
     def chosen(self, elem_id: str) -> list[str]:
         """The selection of a menu with multiple choices."""
         chips = self._page.locator(f"#{elem_id} .token").all_inner_texts()
         return [chip.strip() for chip in chips]
-
-    def shows(self, key: str) -> bool:
-        """Whether a setting is visible."""
-        return self._page.locator(f"#tp-{key}").is_visible()
-
-    def setting(self, key: str) -> str:
-        """The text of a setting."""
-        return self.box(f"tp-{key}").input_value()
 
     def tooltip(self, key: str) -> str:
         """What the browser shows when the mouse is over the box of a setting."""
@@ -300,9 +293,6 @@ class TrainingPage:
     def tick(self, elem_id: str, words: str) -> None:
         self._page.locator(f"#{elem_id}").get_by_label(words, exact=False).first.check()
 
-    def choose_lora(self, name: str) -> None:
-        self.pick("tp-lora", name)
-
     def press(self, button: str) -> None:
         self.button(button).click(timeout=PATIENCE_SECONDS * 1000)
 
@@ -322,8 +312,9 @@ class TrainingPage:
     def has(self, button: str) -> bool:
         return self.button(button).count() > 0
 
-    def shown(self, button: str) -> bool:
-        return self.button(button).is_visible()
+    def shown(self, part: str) -> bool:
+        """Whether a button, a setting or another part is visible."""
+        return self.button(part).is_visible()
 
     def can_press(self, button: str) -> bool:
         return self.button(button).is_enabled()

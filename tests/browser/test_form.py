@@ -15,12 +15,12 @@ CHANGED = "Settings have changed since this check. Press Check for a new report.
 def test_the_form_follows_the_data(demo, open_page, tmp_path):
     page = open_page(demo)
     page.wait_for_words("together", "Each step trains on")
-    assert page.shows("hard_cut") and not page.shows("train_on")
+    assert page.shown("hard_cut") and not page.shown("train_on")
     page.fill(data=ROWS)
     page.wait_for_words("data-said", "Press Check")
     page.press("load")
     page.wait_for_words("data-said", "14 examples")  # chosen before the model was loaded, and counted then
-    page.wait_for(lambda: page.shows("train_on") and not page.shows("hard_cut"), "the settings of rows")
+    page.wait_for(lambda: page.shown("train_on") and not page.shown("hard_cut"), "the settings of rows")
     page.share(ROWS, 50)
     page.wait_for_words("data-said", "7 examples")
     page.wait_for_words("together", "Each step trains on 4 examples; 4 steps in total")
@@ -51,7 +51,7 @@ def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page.wait_for(lambda: page.tooltip("name") == 40 * "long ", "the whole name in a tooltip")
     page.wait_for(lambda: page.way_back("rank").count(), "a mark on the rank")
     page.way_back("rank").click()
-    page.wait_for(lambda: page.setting("rank") == "32", "the default")
+    page.wait_for(lambda: page.written("rank") == "32", "the default")
     page.fill(name="ways", data="story.txt", cutoff=64, batch_size=5000, learning_rate="abc")
     page.press("check")
     page.wait_for_words("answer", "5000 is out of range", "'abc'")
@@ -60,8 +60,8 @@ def test_check_leads_to_settings_and_notices_changes(demo, open_page):
     page.fill(batch_size=8, epochs="0.5", learning_rate="1e-9")
     assert "5000" not in page.check()
     page.all_suggestions().click()
-    page.wait_for(lambda: page.setting("epochs") != "0.5", "all that was suggested")
-    page.wait_for(lambda: page.setting("learning_rate") == "0.0002", "the learning rate, too")
+    page.wait_for(lambda: page.written("epochs") != "0.5", "all that was suggested")
+    page.wait_for(lambda: page.written("learning_rate") == "0.0002", "the learning rate, too")
     page.wait_for_words("answer", CHANGED)
     page.check()
     page.wait_for(lambda: CHANGED not in page.words("answer"), "a report that is up to date")
@@ -74,10 +74,10 @@ def test_presets_and_existing_names(demo, open_page):
     page.fill(name="there-already", data="story.txt")
     page.wait_for_words("name-said", "there-already already exists")
     page.link("name-said", "Replace it (a backup is kept)").click()
-    page.wait_for(lambda: page.setting("if_exists").startswith("Replace"), "the choice in the form")
+    page.wait_for(lambda: page.written("if_exists").startswith("Replace"), "the choice in the form")
     page.choose("start-from", "DEMENTOR, two epochs")
     page.wait_for_words("start-from-said", "should know by heart")
-    assert page.setting("name") == "there-already"
+    assert page.written("name") == "there-already"
     page.unfold("presets")
     page.write("preset-name", "of my own")
     page.press("preset-save")
@@ -85,11 +85,11 @@ def test_presets_and_existing_names(demo, open_page):
     preset = json.loads((demo.user_data / "training" / "presets" / "of my own.json").read_text(encoding="utf-8"))
     assert preset["chunking"] == "dementor" and "name" not in preset
     page.press("defaults")
-    page.wait_for(lambda: page.setting("chunking") != "DEMENTOR", "the defaults")
+    page.wait_for(lambda: page.written("chunking") != "DEMENTOR", "the defaults")
     page.unfold("part-lora")
     page.press("layers")
     page.tick("tp-layers-picked", "q_proj")
-    page.wait_for(lambda: page.setting("targets") == "q_proj", "the layer in the form")
+    page.wait_for(lambda: page.written("targets") == "q_proj", "the layer in the form")
 
 
 def test_every_action_of_runs(demo, open_page):

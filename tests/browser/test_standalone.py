@@ -24,7 +24,7 @@ def training_log(server: servers.Server, name: str) -> dict:
 def test_one_click_trains_the_demo_and_shows_both_replies(browser, tmp_path, open_page):
     with servers.demo(tmp_path) as server:
         page = open_page(server, whole=False)  # with the form of the demo, not one that was left there
-        page.wait_for(lambda: page.has("start") and page.setting("name") == "first-look", "the form of the demo")
+        page.wait_for(lambda: page.has("start") and page.written("name") == "first-look", "the form of the demo")
         page.press("start")
         page.wait_for_words("run", "Training 'first-look'")
         page.wait_for(lambda: training_log(server, "first-look").get("ended") == "finished", "its end", 600)

@@ -53,7 +53,7 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     page.wait_for_words("run", "Save every (steps) 0 → 7")
     page.reload()  # the page shows what is in force in the run ...
     page.unfold("part-saving-and-stopping")
-    page.wait_for(lambda: page.setting("save_every") == "7", "the value of the run in the form")
+    page.wait_for(lambda: page.written("save_every") == "7", "the value of the run in the form")
     page.wait_for_words("run", "last checkpoint")
     page.unfold("more")
 
@@ -71,10 +71,10 @@ def test_each_button_works_and_confirms_it(demo, open_page):
     assert any("eval_loss" in entry for entry in graph)
     parameters = json.loads((folder / "training_parameters.json").read_text(encoding="utf-8"))
     assert parameters["save_every"] == 7
-    page.wait_for(lambda: page.setting("save_every") == "0", "the form for the next run")  # ... and then its own
+    page.wait_for(lambda: page.written("save_every") == "0", "the form for the next run")  # ... and then its own
     page.reload()
     page.unfold("part-saving-and-stopping")
-    page.wait_for(lambda: page.setting("save_every") == "0", "the form for the next run after a reload")
+    page.wait_for(lambda: page.written("save_every") == "0", "the form for the next run after a reload")
 
 
 def planned_steps(page) -> int:

@@ -71,7 +71,7 @@ def test_a_run_from_check_to_both_answers(webui, open_tab):
 
     page.tab(OURS)
     page.tab("Try it")
-    page.choose_lora("inside")
+    page.choose("lora", "inside")
     page.write("prompt", "Old Maren Tull ran the ferry")
     assert not page.can_press("stop-answer")
     page.press("go")
@@ -100,7 +100,7 @@ def test_out_of_memory_offers_remedies_as_buttons(webui, open_tab):
         page.wait_for_words("run", "Training 'too-large': failed", "Out of memory", "To fix this")
         page.unfold("part-memory-and-speed")
         page.helpful("gradient_checkpointing").click()
-        page.wait_for(lambda: page.setting("gradient_checkpointing") == "on", "what helps in the form")
+        page.wait_for(lambda: page.written("gradient_checkpointing") == "on", "what helps in the form")
     finally:
         webui.tell("hook.remove()")
     assert not (webui.loras / "too-large").exists()
@@ -157,7 +157,7 @@ def test_results_are_read_anew_and_a_failed_check_removes_the_last_report(webui,
     page.wait_for_words("data-said", BOOK)
     assert page.check().startswith("Check: ready")
     page.suggestion("hard_cut").click()
-    page.wait_for(lambda: page.setting("hard_cut") == r"\nChapter", "the hard cut that was suggested")
+    page.wait_for(lambda: page.written("hard_cut") == r"\nChapter", "the hard cut that was suggested")
     webui.expected.add(BROKEN)
     webui.tell(BREAK)
     try:
