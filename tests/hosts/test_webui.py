@@ -32,6 +32,7 @@ NEXT_CLICK = (
     "In the Model tab, choose a model in transformers format (a folder with .safetensors files), set "
     "Model loader to Transformers, and press Load. Or choose a model under 'What to train'."
 )
+NOT_READY = "To train {}, the environment for training is not ready. Set it up on the Train tab."
 
 
 @pytest.fixture
@@ -87,13 +88,9 @@ def test_without_a_model_that_can_train_the_next_click_is_named(shared):
         loaded(shared, kind)
         assert problem() == f"{said} {NEXT_CLICK}"
     loaded(shared, "LlamaServer")
-    assert (
-        problem() == "To train some-model, the environment for training is not ready. Set it up on the Train tab."
-    )
+    assert problem() == NOT_READY.format("some-model")
     shared.model, shared.args.loader = None, "llama.cpp"  # unloaded for a run, or because it was idle
-    assert (
-        problem() == "To train some-model, the environment for training is not ready. Set it up on the Train tab."
-    )
+    assert problem() == NOT_READY.format("some-model")
     loaded(shared, "T5", config=SimpleNamespace(is_encoder_decoder=True), named_parameters=list)
     assert problem().startswith("some-model is an encoder-decoder model; only causal language models can be")
 
@@ -320,9 +317,7 @@ def test_a_chosen_model_that_is_gone_is_a_problem_and_not_replaced_by_the_chats(
     chosen.touch()
     served.host.choose_model("chosen.gguf", "bfloat16")
     assert served.host.own_process.loading == "bfloat16"
-    assert (
-        problem() == "To train chosen.gguf, the environment for training is not ready. Set it up on the Train tab."
-    )
+    assert problem() == NOT_READY.format("chosen.gguf")
     chosen.unlink()
     gone = f"chosen.gguf, chosen under 'What to train', is not in {chosen.parent}. Choose again."
     assert problem() == gone and served.host.own_process.model == str(chosen)
