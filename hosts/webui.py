@@ -66,14 +66,10 @@ class WebuiHost:
         return list_models(self.folders.models)
 
     @property
-    def chosen_model(self) -> str:
-        """The model in the models folder that the user wants to train; empty: the one that the host has loaded."""
-        return str(read_json(self.folders.own_model, {}).get("model", ""))
-
-    @property
-    def chosen_loading(self) -> str:
-        """How a process of its own loads the model."""
-        return str(read_json(self.folders.own_model, {}).get("loading", "auto"))
+    def selected_model(self) -> tuple[str, str]:
+        """What a process of its own trains, empty for the model that the host has loaded; and how it is loaded."""
+        selected = read_json(self.folders.own_model, {})
+        return str(selected.get("model", "")), str(selected.get("loading", "auto"))
 
     def choose_model(self, name: str, loading: str) -> None:
         if name:
@@ -88,7 +84,8 @@ class WebuiHost:
     def own_process(self) -> OwnProcess | None:
         """The chosen model, or the GGUF file that the host chats with; None if the host's own model is trained."""
         shared, folders = _shared(), self.folders
-        name, is_unloaded = self.chosen_model, shared.model is None and shared.model_name not in (None, "None")
+        name, loading = self.selected_model
+        is_unloaded = shared.model is None and shared.model_name not in (None, "None")
         # A model that was unloaded for a run, or because it was idle, is still the one that the host chats with.
         is_hosts = type(shared.model).__name__ == "LlamaServer" or (
             is_unloaded and shared.args.loader == "llama.cpp"
@@ -101,7 +98,7 @@ class WebuiHost:
         return OwnProcess(
             own_environment(folders).python,
             str(path),
-            self.chosen_loading,
+            loading,
             lend_memory=self._unload_meanwhile,
             unloads_chat=self.unloads_for_runs and shared.model is not None,
         )
@@ -129,7 +126,7 @@ class WebuiHost:
         except ModelError as error:
             return ModelStatus(problem=str(error))
         if target is not None:
-            name, chosen, problem = Path(target.model).name, self.chosen_model, ""
+            name, chosen, problem = Path(target.model).name, self.selected_model[0], ""
             if chosen and not Path(target.model).exists():
                 problem = f"{chosen}, chosen under 'What to train', is not in {self.folders.models}. Choose again."
             elif not own_environment(self.folders).state.can_train:

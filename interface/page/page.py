@@ -54,10 +54,7 @@ class TargetHost(Host, Protocol):
     loadings: Mapping[str, str]
 
     @property
-    def chosen_model(self) -> str: ...
-
-    @property
-    def chosen_loading(self) -> str: ...
+    def selected_model(self) -> tuple[str, str]: ...
 
     def choose_model(self, name: str, loading: str) -> None: ...
 
@@ -156,12 +153,13 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> Any:
     def show() -> tuple[Any, Any, Any]:
         # The models folder can be another one by now: the webui has a picker for it.
         names, own = host.models(), host.own_process
-        if host.chosen_model not in ("", *names):  # Gradio refuses a value that it does not offer
-            names = [*names, host.chosen_model]
+        chosen, loading = host.selected_model
+        if chosen not in ("", *names):  # Gradio refuses a value that it does not offer
+            names = [*names, chosen]
         choices = [(LOADED_MODEL, ""), *((name, name) for name in names)]
         return (
-            gr.update(choices=choices, value=host.chosen_model),
-            gr.update(value=host.chosen_loading, visible=own is not None),
+            gr.update(choices=choices, value=chosen),
+            gr.update(value=loading, visible=own is not None),
             gr.update(value=host.unloads_for_runs, visible=own is not None),
         )
 
@@ -179,7 +177,7 @@ def draw_target_menu(host: TargetHost, context: PageContext) -> Any:
 
     def refresh(before: object) -> tuple[Any, ...]:
         """What has changed: Gradio 4.37 hides all other entries of a menu that is filled anew while it is open."""
-        now = (host.models(), host.chosen_model, host.chosen_loading, host.unloads_for_runs)
+        now = (host.models(), host.selected_model, host.unloads_for_runs)
         return (*((gr.update(),) * 3 if now == before else show()), now)
 
     for event in (page_load(), menu.focus, chosen.then):
