@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -92,7 +92,7 @@ def build_page(host: ModelPickerHost, engine: PageEngine, session: Session) -> t
     context = PageContext(host, engine, session)
     with page:
         context = replace(context, models=draw_model_picker(host, context))
-        DownloadPanel(context, host.download_job)
+        DownloadPanel(host, context)
         draw_tab(context)
     # Gradio's own errors in its own words, such as of a page that was open while Training PRO was updated.
     return page, {"show_error": True, **({} if style else {"css": CSS})}
@@ -217,16 +217,12 @@ def download_state(job: Job) -> tuple[str, str]:
 
 
 class DownloadPanel:
-    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models.
+    """A text box for the name, buttons, and the progress. A new model is selected in the menu of models."""
 
-    `prepare` turns the typed text into the name of the model and the function of the job that downloads it.
-    """
-
-    def __init__(self, context: PageContext, prepare: Callable[[str], tuple[str, JobFn]]) -> None:
-        self._context, self._prepare = context, prepare
+    def __init__(self, host: ModelPickerHost, context: PageContext) -> None:
+        self._host, self._context = host, context
         self._last_request = ""
-        has_no_models = not context.host.models()
-        with gr.Accordion(DOWNLOAD, open=has_no_models, elem_id="tp-get-part") as self._accordion:
+        with gr.Accordion(DOWNLOAD, open=not host.models(), elem_id="tp-get-part") as self._accordion:
             with gr.Row():
                 name = gr.Textbox(
                     label="Model on the Hugging Face Hub",
@@ -264,7 +260,7 @@ class DownloadPanel:
         name_or_url = name_or_url.strip()
         if not name_or_url:
             raise SettingsError(["Enter the OWNER/NAME of a model, or paste the URL of its page."])
-        name, work = self._prepare(name_or_url)
+        name, work = self._host.download_job(name_or_url)
         self._context.session.start_without_model("download", f"Downloading {name}", work)
         self._last_request = name_or_url
         return ""
@@ -292,4 +288,4 @@ class DownloadPanel:
                     # In two steps: Gradio 4 stores the selection by index, and a new model shifts the indices.
                     # When Gradio 4.37 goes, delete the first one.
                     yield {menu: gr.update(value=None)}
-                    yield {menu: gr.update(choices=context.host.models(), value=job.end.folder.name)}
+                    yield {menu: gr.update(choices=self._host.models(), value=job.end.folder.name)}

@@ -53,9 +53,11 @@ def host():
 
 @pytest.fixture
 def page(hub, session, host):
+    host.download_job = hub.get
+
     def draw():
         menu = gr.Dropdown([], elem_id="tp-model")
-        standalone.DownloadPanel(PageContext(host, None, session, menu), hub.get)
+        standalone.DownloadPanel(host, PageContext(host, None, session, menu))
 
     return Visit(draw)
 
