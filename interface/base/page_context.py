@@ -75,6 +75,7 @@ class PageContext:
     engine: PageEngine
     session: Session
     models: Any = None  # the menu of models of the standalone page
+    working: Any = None  # for the tabs after Train: a text box with the kind of the job that uses the model
     live: LiveValues = field(default_factory=LiveValues)
 
     def read_only_reason(self) -> str:
@@ -258,10 +259,11 @@ class StopButton:
 
     def __init__(self, context: PageContext, kind: JobKind, elem_id: str, *, on_model: bool = True) -> None:
         self._context, self._kind = context, kind
+        self._working = context.working if on_model else None
         self._button = gr.Button("Stop", interactive=not on_model, elem_id=elem_id)
 
     def connect(self, status: Any) -> None:
-        """Register the click; `status` shows that the job is stopping, and how it ended."""
+        """Register the events; `status` shows that the job is stopping, and how it ended."""
 
         async def stop() -> AsyncIterator[str]:
             job = self._context.running_job(self._kind)
@@ -275,15 +277,12 @@ class StopButton:
                 await asyncio.sleep(POLL_SECONDS)
             yield markup.job_status(job.end)
 
-        add_handler(self._button.click, stop, None, status, what="Stop")
-
-    def follow(self, working: Any) -> None:
-        """Follow a text box that holds the kind of the running job; a stream of its own would block others."""
-
         def update(kind: str) -> Any:
             return gr.update(interactive=kind == self._kind and not self._context.read_only_reason())
 
-        add_handler(working.change, update, working, self._button, what="Showing the Stop button")
+        add_handler(self._button.click, stop, None, status, what="Stop")
+        if (working := self._working) is not None:  # a stream of its own would block others
+            add_handler(working.change, update, working, self._button, what="Showing the Stop button")
 
 
 async def follow_changes(read_state: Callable[[], object]) -> AsyncIterator[None]:

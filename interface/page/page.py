@@ -68,18 +68,15 @@ def draw_tab(context: PageContext) -> None:
     with gr.Tabs(selected="train", elem_id="tp-tabs"):
         with gr.Tab("Train", id="train") as tab:
             train_tab = TrainTab(context, tab)
+        context = replace(context, working=train_tab.working)
         with gr.Tab("Data", id="data") as tab:
-            data_tab = DataTab(context, tab, train_tab.form)
+            DataTab(context, tab, train_tab.form)
         with gr.Tab("Try it", id="try") as tab:
-            try_tab = TryTab(context, tab)
+            TryTab(context, tab)
         with gr.Tab("Perplexity", id="perplexity") as tab:
-            perplexity_tab = PerplexityTab(context, tab, train_tab.form)
+            PerplexityTab(context, tab, train_tab.form)
         with gr.Tab("Runs", id="runs") as tab:
             runs_tab = RunsTab(context, tab, train_tab.form)
-        others = (try_tab.stop_button, perplexity_tab.stop_button, runs_tab.stop_button)
-        for stop_button in (*data_tab.stop_buttons, *others):
-            stop_button.follow(train_tab.working)
-        runs_tab.follow(train_tab.working)
         if train_tab.setup is not None:
             train_tab.setup.follow_after(*changes_setup, runs_tab.environment_removed)
 

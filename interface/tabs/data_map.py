@@ -50,14 +50,14 @@ class MapPanel:
         with gr.Row(elem_classes="tp-buttons"):
             draw_button = gr.Button("Draw map", interactive=enabled, elem_id="tp-map-draw")
             write_button = gr.Button("Write share", interactive=enabled, elem_id="tp-map-write")
-            self.stop_button = StopButton(context, "map", "tp-map-stop")
+            stop_button = StopButton(context, "map", "tp-map-stop")
         status = gr.HTML(elem_id="tp-map-said", elem_classes="tp-said")
         drawn = gr.HTML(elem_id="tp-map-drawn")
         options: dict[str, Any] = {"what": "Drawing the map", "clears": {drawn: ""}}
         add_handler(draw_button.click, self._on_draw, {data} | form.row_inputs(), [status, drawn], **options)
         inputs = {data, self._shares, self._out}
         add_handler(write_button.click, self._on_write, inputs, status, what="Writing the share")
-        self.stop_button.connect(status)
+        stop_button.connect(status)
 
     async def _on_draw(self, inputs: Mapping[Any, Any]) -> AsyncIterator[tuple[str, str]]:
         from ...data.workshop import mapping

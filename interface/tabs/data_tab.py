@@ -67,13 +67,12 @@ class DataTab:
         with gr.Accordion("Split it, or convert it to another form", open=False):
             self._draw_splitting()
         with gr.Accordion("Let the model write: pairs, notes, an exam", open=False):
-            pairs_stop, study_stop = self._draw_writing()
+            self._draw_writing()
         self._status.render()
         self._found.render()
         self._connect_reading()
         with gr.Accordion("Map", open=False):
-            map_stop = MapPanel(context, self._data, form).stop_button
-        self.stop_buttons = (pairs_stop, study_stop, map_stop)
+            MapPanel(context, self._data, form)
         for opened in ([tab.select, page_load()], got.then):
             refresh_choices(opened, self._data, lambda: [name for _, name in data_menu.dataset_choices(context)])
         refresh_choices([tab.select, page_load()], self._recipe, self._list_recipes)
@@ -148,8 +147,7 @@ class DataTab:
                 refresh_choices(done.then, self._recipe, self._list_recipes)
         self._reading_stop.connect(self._status)
 
-    def _draw_writing(self) -> tuple[StopButton, StopButton]:
-        """Draw what the model writes on the dataset; return the Stop buttons of pairs and of notes."""
+    def _draw_writing(self) -> None:
         info = "A new name in training/datasets: the author of a text against the model, to train on."
         self._pairs = text_box("Pairs", info, "pairs-out")
         with gr.Row(elem_classes="tp-buttons"):
@@ -175,7 +173,6 @@ class DataTab:
         add_handler(exam_button.click, self._on_exam, inputs, what="Writing an exam", **options)
         for stop_button in (pairs_stop, study_stop):
             stop_button.connect(self._status)
-        return pairs_stop, study_stop
 
     async def _on_get(self, inputs: Mapping[Any, Any]) -> AsyncIterator[str]:
         from ...downloads import dataset

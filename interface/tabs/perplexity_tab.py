@@ -69,7 +69,7 @@ class PerplexityTab:
         with gr.Row(elem_classes="tp-buttons"):
             options = {"variant": "primary", "interactive": enabled, "elem_id": "tp-perplexity-go"}
             self._start_button = gr.Button("Measure", **options)
-            self.stop_button = StopButton(self._context, "perplexity", "tp-perplexity-stop")
+            self._stop_button = StopButton(self._context, "perplexity", "tp-perplexity-stop")
         self._status = gr.HTML(elem_id="tp-perplexity-said", elem_classes="tp-said")
         self._results = gr.HTML(elem_id="tp-perplexity-found")
         self._earlier = gr.HTML(elem_id="tp-perplexity-earlier")
@@ -77,7 +77,7 @@ class PerplexityTab:
         outputs = [self._status, self._results, self._earlier]
         options = {"what": "Perplexity", "clears": {self._results: ""}}
         add_handler(self._start_button.click, self._on_start, request | form.row_inputs(), outputs, **options)
-        self.stop_button.connect(self._status)
+        self._stop_button.connect(self._status)
         opened, context = [tab.select, page_load()], self._context
         refresh_choices(
             opened,

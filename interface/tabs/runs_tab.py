@@ -122,7 +122,7 @@ class RunsTab:
             self._attach_button = gr.Button("Attach LoRA", elem_id="tp-runs-attach", **changes)
             self._settings_button = gr.Button("Copy settings to the form", elem_id="tp-runs-settings")
             self._test_button = gr.Button("Test LoRA", elem_id="tp-runs-test", **changes)
-            self.stop_button = StopButton(self._context, "evidence", "tp-runs-stop")
+            self._stop_button = StopButton(self._context, "evidence", "tp-runs-stop")
             self._compare_button = gr.Button("Compare with", elem_id="tp-runs-compare")
             self._slim_button = gr.Button("Shrink older checkpoints", elem_id="tp-runs-slim", **changes)
             self._delete_button = gr.Button("Move to trash", elem_id="tp-runs-delete", **changes)
@@ -165,6 +165,9 @@ class RunsTab:
             picking,
             what=what,
         )
+        if (working := self._context.working) is not None:  # a run that has ended is shown so
+            add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs")
+            self._read_state_after(working.change)
 
     def _connect_disk_actions(self) -> None:
         """Each button does its action, then the list is shown anew, and then the run that is chosen by then."""
@@ -230,17 +233,12 @@ class RunsTab:
         attach, measure = partial(run_actions.attach, context), partial(run_actions.measure, context)
         add_handler(self._attach_button.click, attach, chosen, status, what="Attaching the LoRA")
         add_handler(self._test_button.click, measure, chosen, status, what="Testing the LoRA")
-        self.stop_button.connect(status)
+        self._stop_button.connect(status)
         inputs = [chosen, self._name, self._form.components["shard_size"]]
         merge = partial(run_actions.merge, context)
         merged = add_handler(self._merge_button.click, merge, inputs, status, what="Merging the LoRA")
         if context.models:
             refresh_choices(merged.then, context.models, context.host.models)
-
-    def follow(self, working: Any) -> None:
-        """Follow a text box that holds the kind of the running job: a run that has ended is shown so."""
-        add_handler(working.change, self._list_runs, self._view, self._lists, what="Listing the runs")
-        self._read_state_after(working.change)
 
     def _read_state_after(self, event: Any) -> None:
         """After this event, show the chosen run as it is now, but keep its note, which may be edited meanwhile."""

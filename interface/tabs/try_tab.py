@@ -75,7 +75,7 @@ class TryTab:
                 with gr.Row(elem_classes="tp-buttons"):
                     options = {"interactive": not self._context.read_only_reason()}
                     self._answer_button = gr.Button("Generate", variant="primary", elem_id="tp-go", **options)
-                    self.stop_button = StopButton(self._context, "answer", "tp-stop-answer")
+                    self._stop_button = StopButton(self._context, "answer", "tp-stop-answer")
                     self._put_on_button = gr.Button("Attach LoRA", elem_id="tp-put-on", **options)
                     self._take_off_button = gr.Button("Detach LoRA", elem_id="tp-take-off", **options)
                 help_text = GENERATE_HELP if self._context.host.owns_process else ATTACH_HELP.format(GENERATE_HELP)
@@ -96,7 +96,7 @@ class TryTab:
         outputs = [self._status, self._lora_status, self._heading, self._without, self._with]
         # After an error, the earlier answers stay under their prompt.
         add_handler(self._answer_button.click, self._on_answer, inputs, outputs, what="Generating text")
-        self.stop_button.connect(self._status)
+        self._stop_button.connect(self._status)
         add_handler(self._prompt.input, lambda: "", None, self._status, what="Removing a message")
         chosen, status = {self._lora, self._strength}, self._lora_status
         add_handler(self._put_on_button.click, self._on_put_on, chosen, status, what="Attaching the LoRA")

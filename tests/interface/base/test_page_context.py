@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import aclosing
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -76,9 +77,7 @@ def test_every_stream_yields_without_news_too_because_gradio_notices_a_closed_pa
 def test_stop_is_enabled_for_jobs_of_its_kind_and_follows_them_to_their_end(context):
     def draw():
         working, said = gr.Textbox(elem_id="working"), gr.HTML(elem_id="said")
-        button = base.StopButton(context, "answer", "stop")
-        button.connect(said)
-        button.follow(working)
+        base.StopButton(replace(context, working=working), "answer", "stop").connect(said)
 
     def work(job):
         while not job.control.asked(Request.STOP):
