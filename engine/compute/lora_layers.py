@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from peft.tuners.lora import LoraLayer
 from torch.autograd.function import once_differentiable
 
-from .packed_gguf import PackedLinear
+from .packed_gguf import PackedLinear, plain_weight
 
 # PEFT's LoRA layers around a single matrix product; embeddings, experts and convolutions do more.
 LINEAR_LAYERS = frozenset({"Linear", "Linear4bit", "Linear8bitLt"})
@@ -123,14 +123,6 @@ def _is_frozen_linear(layer: Any, dtype: torch.dtype) -> bool:
     return own == dtype and not any(p.requires_grad for p in layer.parameters())
 
 
-def _weight(layer: Any) -> torch.Tensor:
-    """Return the weight of such a layer; that of a packed one is unpacked anew, forward and backward."""
-    if not isinstance(layer, PackedLinear):
-        plain: torch.Tensor = layer.weight
-        return plain
-    return layer.dequantize() if layer.unpacked is None else layer.unpacked
-
-
 def _lora_forward(
     weights: CastWeights,
     group: LayerGroup,
@@ -219,7 +211,8 @@ class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
             parts = hidden.split([up.shape[1] for up in ups], dim=1)
             for part, up, scale, product, layer in zip(parts, ups, scales, products_and_ups, layers, strict=False):
                 if layer is not None:
-                    outputs.append(F.linear(rows, _weight(layer), layer.bias).addmm_(part, up.t(), alpha=scale))
+                    own = F.linear(rows, plain_weight(layer), layer.bias)
+                    outputs.append(own.addmm_(part, up.t(), alpha=scale))
                 else:
                     assert product is not None
                     added = torch.addmm(product.to(dtype), part, up.t(), alpha=scale)
@@ -250,7 +243,7 @@ class LoraProducts(torch.autograd.Function):  # type: ignore[misc]
             d_rows = d_hidden @ down
             for grad, layer in zip(cast, ctx.layers, strict=True):
                 if grad is not None and layer is not None:
-                    d_rows.addmm_(grad, _weight(layer))
+                    d_rows.addmm_(grad, plain_weight(layer))
             d_rows = d_rows.to(ctx.rows_dtype)
         d_products = [grad if layer is None else None for grad, layer in zip(grads, ctx.layers, strict=True)]
         return d_rows, d_hidden.t() @ rows, None, None, *d_products, *d_ups

@@ -19,7 +19,7 @@ from ...core.host import unwrap_peft
 from ...data.examples import IGNORE_INDEX, Example
 from ...train_utils import head_rows
 from .collator import Batch, collate, find_supervised
-from .packed_gguf import PackedLinear, output_weight
+from .packed_gguf import PackedLinear, plain_weight
 
 # Lifts small probabilities into the range of float16, whose smallest normal number is 6e-5; exact, as a power of
 # two.
@@ -79,7 +79,7 @@ class LossFunction:
             logits = head(rows).float()
             logits = logits if cap is None else torch.tanh(logits / cap) * cap
             return _token_losses(logits, targets, self.smoothing)
-        weight = output_weight(head)
+        weight = plain_weight(head)
         rows, targets = rows.to(weight.device, weight.dtype), targets.to(weight.device)
         losses, hits = _ChunkedCrossEntropy.apply(rows, weight, head.bias, targets, self.smoothing, cap)
         return losses, hits

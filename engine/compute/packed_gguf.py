@@ -171,10 +171,12 @@ def _dequantize(blocks: torch.Tensor, ggml_type: int, dtype: torch.dtype) -> tor
 _COMPILED: list[Unpack | None] = []
 
 
-def output_weight(head: Any) -> torch.Tensor:
-    """The weight of an output layer, unpacked for a moment."""
-    weight: torch.Tensor = head.dequantize() if isinstance(head, PackedLinear) else head.weight
-    return weight
+def plain_weight(layer: Any) -> torch.Tensor:
+    """The weight of a linear layer; that of a packed one is unpacked anew each time, forward and backward."""
+    if not isinstance(layer, PackedLinear):
+        weight: torch.Tensor = layer.weight
+        return weight
+    return layer.dequantize() if layer.unpacked is None else layer.unpacked
 
 
 @contextmanager
