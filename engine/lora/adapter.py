@@ -26,14 +26,7 @@ from ...core.host import Host, unwrap_peft
 from ...records.folder import loras
 from ...settings.definitions import LoraSettings
 from ...train_utils import plural
-from .peft_private import (
-    BIAS_WARNING,
-    PEFT_ATTRIBUTES,
-    PEFT_LAYER_TYPES,
-    TIED_WARNING,
-    tie_weights,
-    unwrap_layer,
-)
+from .peft_private import BIAS_WARNING, PEFT_ATTRIBUTES, PEFT_LAYER_TYPES, TIED_WARNING, tie_weights, unwrap_layer
 from .state_guards import preserve_model_state
 from .targets import (
     ALL_LINEAR,
@@ -161,15 +154,14 @@ def _refuse_changed_base(config: Mapping[str, Any], name: str) -> None:
         )
 
 
-def load_lora(
-    base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0, *, called: str = ""
-) -> PeftModel:
-    """Load a LoRA from disk onto the base model, which keeps its flags; `called` is its name in messages."""
+def load_lora(base: torch.nn.Module, folder: Path, name: str, strength: float = 1.0) -> PeftModel:
+    """Load a LoRA from disk onto the base model, which keeps its flags."""
     if not (folder / CONFIG).is_file():
         raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing). Choose another LoRA.")
-    _refuse_changed_base(read_json(folder / CONFIG, {}), called or name)
-    # PEFT uses the name as a module name: no dots, and no attribute of ModuleDict such as 'half'.
-    adapter_name = name.replace(".", "_")
+    _refuse_changed_base(read_json(folder / CONFIG, {}), name)
+    # PEFT uses the name, which may be a path, as a module name: no dots, and no attribute of ModuleDict such as
+    # 'half'. It also puts it into a replacement of `re.sub`, where a backslash would be an escape.
+    adapter_name = name.replace(".", "_").replace("\\", "_")
     adapter_name += "_" * hasattr(torch.nn.ModuleDict, adapter_name)
     with preserve_model_state(base), ExitStack() as cleanup:
         cleanup.callback(remove_peft_layers, base)
@@ -178,14 +170,14 @@ def load_lora(
             model = PeftModel.from_pretrained(base, str(folder), adapter_name=adapter_name)
         except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
             reason = _explain_load_error(error, folder, base)
-            raise SavingError(f"The LoRA {(called or name)!r} can't be used with this model: {reason}") from error
+            raise SavingError(f"The LoRA {name!r} can't be used with this model: {reason}") from error
         # PEFT leaves out what has no place, such as all of a LoRA whose layers have other names here.
         left_out = set_peft_model_state_dict(
             model, read_weights(folder), adapter_name=adapter_name
         ).unexpected_keys
         if odd := [key for key in left_out if ".lora_" in key]:
             raise SavingError(
-                f"The LoRA {(called or name)!r} can't be used with this model: {len(odd)} of its weights have no "
+                f"The LoRA {name!r} can't be used with this model: {len(odd)} of its weights have no "
                 f"place in it ({odd[0]}). {OTHER_MODEL_HINT}"
             )
         cleanup.pop_all()

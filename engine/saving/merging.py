@@ -24,7 +24,6 @@ from ..checks import is_offloaded
 from ..lora import adapter
 from .safe_save import save_model, save_tokenizer
 
-ADAPTER = "merged"
 # Free disk space needed, as a multiple of the weights: config and tokenizer are saved with them.
 FREE_SPACE_FACTOR = 1.02
 Weights = Mapping[str, torch.Tensor]
@@ -98,7 +97,7 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
     weights: dict[str, torch.Tensor] = dict(base.state_dict())
     changed: dict[str, torch.Tensor] = {}
     names = {id(weight): name for name, weight in base.named_parameters()}
-    adapter.load_lora(base, folder, ADAPTER, called=lora_name)
+    adapter.load_lora(base, folder, lora_name)
     try:
         for weight, _ in vars(base).get(adapter.KEPT_BIASES, ()):
             changed[names[id(weight)]] = weight.detach().to("cpu", copy=True)
@@ -108,7 +107,8 @@ def merged_weights(base: Any, folder: Path, lora_name: str) -> Weights:
                 if isinstance(layer, BaseTunerLayer):
                     layer_weights = _merge_layer(layer)
                 elif isinstance(layer, AuxiliaryTrainingWrapper):  # a head or embeddings, trained in full
-                    own, trained = dict(layer.original_module.named_parameters()), layer.modules_to_save[ADAPTER]
+                    own = dict(layer.original_module.named_parameters())
+                    (trained,) = layer.modules_to_save.values()
                     layer_weights = {
                         each: weight.detach().to("cpu", own[each].dtype, copy=True)
                         for each, weight in trained.named_parameters()
@@ -134,7 +134,7 @@ def _merge_layer(layer: Any) -> dict[str, torch.Tensor]:
     base_weights = dict(layer.get_base_layer().named_parameters())
     tensors = {name: weight.data for name, weight in base_weights.items()}
     before = {name: weight.clone() for name, weight in tensors.items()}
-    layer.merge(safe_merge=True, adapter_names=[ADAPTER])
+    layer.merge(safe_merge=True)  # the only LoRA
     after = {n: w.detach().to("cpu", copy=True) for n, w in base_weights.items() if not torch.equal(w, before[n])}
     for name, weight in base_weights.items():
         # Bit for bit: subtracting what was added would leave rounding.
