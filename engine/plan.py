@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import Remedy
 from ..core.files import Count
 from ..core.host import DeviceMemory, ModelCard
-from ..core.jobs import Job, LiveSettingsChanged, Note, PlanChanged, Request
+from ..core.jobs import EvaluationDone, Job, LiveSettingsChanged, Note, PlanChanged, Request
 from ..data.prepare import TrainingData
 from ..data.report import MemoryModel, find_remedies
 from ..records.folder import RunFolder, run_files
@@ -246,19 +246,11 @@ class StepState:
     requests: frozenset[Request] = frozenset()  # what the user asked for up to this step
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Result on the validation split; one that the user `asked` for does not count against the patience."""
-
-    loss: float
-    accuracy: float
-    asked: bool = False
-
-    def measure_for(self, keep_best: str) -> tuple[str, float]:
-        """Name and value of the measure that counts."""
-        if keep_best == "accuracy":
-            return "validation accuracy", self.accuracy
-        return "validation loss", self.loss
+def measure_for(keep_best: str, evaluation: EvaluationDone) -> tuple[str, float]:
+    """Name and value of the measure that counts."""
+    if keep_best == "accuracy":
+        return "validation accuracy", evaluation.accuracy
+    return "validation loss", evaluation.loss
 
 
 @dataclass
@@ -311,9 +303,9 @@ class Patience:
     waited: int = 0
     loss: float | None = None  # along with the best accuracy
 
-    def count(self, evaluation: Evaluation, keep_best: str) -> None:
+    def count(self, evaluation: EvaluationDone, keep_best: str) -> None:
         best = BestStep(self.measure, self.best, loss=self.loss)
-        is_better = best.look(*evaluation.measure_for(keep_best), evaluation.loss)
+        is_better = best.look(*measure_for(keep_best, evaluation), evaluation.loss)
         self.measure, self.best, self.loss = best.measure, best.value, best.loss
         self.waited = 0 if is_better else self.waited + 1
 
@@ -332,7 +324,7 @@ class SavingRules:
         self,
         saving: SavingSettings,
         state: StepState,
-        evaluation: Evaluation | None = None,
+        evaluation: EvaluationDone | None = None,
         *,
         asked: bool = False,
         ends: bool = False,
@@ -350,7 +342,7 @@ class SavingRules:
         # best.
         is_best = False
         if saving.keep_best != "no" and evaluation is not None:
-            measure = evaluation.measure_for(saving.keep_best)
+            measure = measure_for(saving.keep_best, evaluation)
             is_best = self.best.look(*measure, evaluation.loss, state.step)
         elif saving.keep_best == "loss" and not self.evaluates:
             interval = max(1, state.steps_per_epoch // CHECKS_PER_EPOCH)
@@ -455,12 +447,12 @@ class RunController:
         """The settings of the run, with the live settings that are in force."""
         return replace(self._settings, saving=self.live.saving, stopping=self.live.stopping)
 
-    def observe_initial(self, evaluation: Evaluation, step: int) -> None:
+    def observe_initial(self, evaluation: EvaluationDone, step: int) -> None:
         """Take in an evaluation before the first step; the run has to beat it."""
         keep_best = self.live.saving.keep_best
         self._patience.count(evaluation, keep_best)
         if step and keep_best != "no":  # it has a checkpoint: the one that the run resumes from
-            self._saving.best.look(*evaluation.measure_for(keep_best), evaluation.loss, step)
+            self._saving.best.look(*measure_for(keep_best, evaluation), evaluation.loss, step)
 
     def memory(self) -> Steering:
         return Steering(
@@ -521,15 +513,15 @@ class RunController:
         self,
         state: StepState,
         rates_used: Callable[[], Sequence[float]],
-        evaluation: Evaluation | None,
-        evaluate_at_end: Callable[[int], Evaluation | None],
+        evaluation: EvaluationDone | None,
+        evaluate_at_end: Callable[[int], EvaluationDone | None],
     ) -> tuple[bool, str | None]:
         """Decide after a step whether the loop ends, and why a checkpoint is saved (None: no checkpoint).
 
         `rates_used` returns the learning rates of the steps so far.
         """
         self.take_live(state.step)
-        if evaluation is not None and not evaluation.asked:
+        if evaluation is not None and evaluation.why != "asked":  # what the user asked for does not count
             self._patience.count(evaluation, self.live.saving.keep_best)
         if self._take(Request.WIND_DOWN, state):
             self._wind_down(state.step, "as requested")

@@ -18,7 +18,7 @@ from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, 
 from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
 from ..compute import ModelCapabilities
-from ..plan import Evaluation, RunPlan
+from ..plan import RunPlan
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress
 from .evidence import GENERAL_TOKENS, measure_passages, pick_recall_passages
@@ -73,7 +73,7 @@ class RunMeasurements:
         between = _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
         self.recall_every = run_plan.plan.steps_per_epoch * between if self._passages else 0  # 0: never
 
-    def at_start(self, step: int) -> Evaluation | None:
+    def at_start(self, step: int) -> EvaluationDone | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
         evaluation = None
         earlier = read_evaluations(graph_entries(self._graph), self._run_plan.validation_key)
@@ -85,7 +85,7 @@ class RunMeasurements:
             self._measure_recall(step, "start")
         return evaluation
 
-    def after(self, step: int, *, last: bool, asked: bool) -> Evaluation | None:
+    def after(self, step: int, *, last: bool, asked: bool) -> EvaluationDone | None:
         """Measure after a step what is planned then, or what the user asked for; at the last step, evaluate."""
         if not last and (asked or (self.recall_every and step % self.recall_every == 0)):
             self._measure_recall(step, "asked" if asked else "planned")
@@ -122,16 +122,15 @@ class RunMeasurements:
         every = interval_steps(self._run_plan.settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
         return step % every == 0 or self._ends_phase(step)
 
-    def evaluate(self, step: int, why: events.Trigger) -> Evaluation | None:
+    def evaluate(self, step: int, why: events.Trigger) -> EvaluationDone | None:
         """Evaluate after a step, and restore the model's state; None without a split or if the run was stopped."""
         if not self._examples:
             return None
         what, stage = f"The evaluation after step {step}", Stage(text="Evaluating on the validation split")
         event = self._measure(what, stage, partial(self._evaluate, step, why), why)
-        if event is None:
-            return None
-        self._graph.append(event)
-        return Evaluation(event.loss, event.accuracy, why == "asked")
+        if event is not None:
+            self._graph.append(event)
+        return event
 
     def _measure_recall(self, step: int, why: events.Trigger) -> None:
         if self._passages is None:

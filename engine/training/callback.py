@@ -14,14 +14,14 @@ from transformers import TrainerCallback
 
 from ...core import dist_env
 from ...core.files import is_disk_full, write_error_reason
-from ...core.jobs import Advice, CheckpointSaved, Job, Note, Request, Stage, StageKind, Step
+from ...core.jobs import Advice, CheckpointSaved, EvaluationDone, Job, Note, Request, Stage, StageKind, Step
 from ...records.folder import PARAMETERS, loras
 from ...records.folder import run_files as record
 from ...records.report import graph_entries
 from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed
 from ..inference import RunMeasurements
-from ..plan import BatchingPhases, Evaluation, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
+from ..plan import BatchingPhases, RunController, RunPlan, StepLog, StepState, apply_to_scheduler
 from ..saving import WRITE_ATTEMPTS, RunState, finalize_checkpoint, is_write_error, safe_save
 
 SAMPLE_EXAMPLES = 10  # in train_dataset_sample.json
@@ -189,7 +189,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             apply_to_scheduler(self.controller.rates, scheduler)
         self.step_log.begin_step()  # work between two steps counts for neither
 
-    def _measure(self, step: int) -> Evaluation | None:
+    def _measure(self, step: int) -> EvaluationDone | None:
         """Evaluate, and measure recall, where it is planned or the user asked for it; not while the run stops."""
         asked, stopping = self._control.take(Request.EVALUATE), self._control.asked(Request.STOP)
         asked, stopping = distributed.any_rank(asked, stopping)  # all processes measure, or none

@@ -7,11 +7,13 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 
 import pytest
+from training_pro.core.jobs import EvaluationDone
 from training_pro.engine import plan
-from training_pro.engine.plan import BestStep, Evaluation, LossDrop, LrPlan, Patience, SavingRules, StepState
+from training_pro.engine.plan import BestStep, LossDrop, LrPlan, Patience, SavingRules, StepState
 from training_pro.settings.definitions import SavingSettings, StoppingSettings
 
 Saving = partial(SavingSettings, save_each_epoch=False, backup_minutes=0)
+Planned = partial(EvaluationDone, step=0, epoch=0.0, why="planned", perplexity=1.0, tokens=1, seconds=0.0)
 # 2.0 less a tenth is 1.8: one step below does not count, three in a row do; then 1.78 less a tenth.
 FALLING = [2.5, 1.9, 1.79, 1.85, 1.79, 1.78, 1.78, 1.7, 1.61, 1.6, 1.59, 1.58, 1.58, 1.43, 1.42, 1.42]
 
@@ -62,7 +64,7 @@ def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evalu
     saving, rules, patience = Saving(keep_best=keep_best), SavingRules(evaluates=True), Patience()
     found, waits = [], []
     for step, values in enumerate(evaluations, start=1):
-        evaluation = values and Evaluation(*values)
+        evaluation = values and Planned(loss=values[0], accuracy=values[1])
         if rules.why(saving, StepState(step, 10, 1.0), evaluation) == "best":
             found.append(step)
         if evaluation:
@@ -72,7 +74,7 @@ def test_the_best_is_by_the_validation_split_where_there_is_one(keep_best, evalu
         patience = Patience(**asdict(patience))
     assert (found, waits, rules.best.step) == (best, waited, best[-1])
     other = Saving(keep_best="loss" if keep_best == "accuracy" else "accuracy")  # another measure begins anew
-    assert rules.why(other, StepState(9, 10, 1.0), Evaluation(9.0, 0.0)) == "best"
+    assert rules.why(other, StepState(9, 10, 1.0), Planned(loss=9.0, accuracy=0.0)) == "best"
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
@@ -97,7 +99,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
 def test_when_a_run_ends_and_why(stopping, losses, reason):
     patience, reasons = Patience(), []
     for step, loss in enumerate(losses, start=1):
-        patience.count(Evaluation(loss, 0.5), "no")
+        patience.count(Planned(loss=loss, accuracy=0.5), "no")
         reasons.append(plan.stop_reason(StoppingSettings(**stopping), StepState(step, 10, loss), patience))
     assert reasons[:-1] == [""] * (len(losses) - 1) and reasons[-1].endswith(reason)
 
