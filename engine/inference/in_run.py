@@ -18,7 +18,8 @@ from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, 
 from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
 from ..compute import ModelCapabilities
-from ..plan import RunPlan
+from ..plan import BatchingPhases, RunPlan
+from ..saving import RunState
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress
 from .evidence import GENERAL_TOKENS, measure_passages, pick_recall_passages
@@ -39,13 +40,12 @@ class RunMeasurements:
         capabilities: ModelCapabilities,
         job: Job,
         graph: list[GraphItem],
-        recalls: Sequence[RecallMeasured],
-        ends_phase: Callable[[int], bool],
-        drawn: Sequence[int] = (),
+        phases: BatchingPhases,
+        state: RunState,
     ) -> None:
-        """`recalls` and `drawn` are those before a resume; `ends_phase` says whether a phase ends with a step."""
+        """`state` is that of the checkpoint from which the run resumes, if any."""
         split, settings, card = run_plan.data.validation, run_plan.settings, run_plan.card
-        self._run_plan, self._graph, self._ends_phase, self._job = run_plan, graph, ends_phase, job
+        self._run_plan, self._graph, self._phases, self._job = run_plan, graph, phases, job
         size = settings.aside.eval_batch_size
         batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
         # Passages are predicted token by token, whatever the objective. Stop doesn't end their last measurement,
@@ -59,7 +59,7 @@ class RunMeasurements:
         self._examples, self._datasets = list(split), find_example_datasets(split, settings)
         self._groups = self._datasets.of(self._examples)
         self._pairs: list[ContinuationPair] = []
-        self._compares, self.drawn = settings.preferences.compares, drawn
+        self._compares, self.drawn = settings.preferences.compares, state.drawn
         if self._examples and not self._compares:  # of a pair, each reply has its context
             # Not the tokenizer's own bos: some tokenizers have a start token that they never add.
             bos = make_working_tokenizer(card.tokenizer).bos
@@ -67,7 +67,7 @@ class RunMeasurements:
             self._pairs = continuation_pairs(split, bos, card.context, rows_too=in_order)
         self._passages = pick_recall_passages(run_plan.data, settings.aside.recall_passages, card)
         # The last one of a run that was stopped is left out: a run that was never stopped has none at that step.
-        self.recalls = [event for event in recalls if event.why != "end"]
+        self.recalls = [event for event in state.recalls if event.why != "end"]
         self.can_measure = bool(self._examples or self._passages)
         tokens = sum(len(passage.example.ids) for kind in self._passages or () for passage in kind)
         between = _epochs_between(tokens, sum(run_plan.data.examples.lengths()))
@@ -120,7 +120,7 @@ class RunMeasurements:
     def _is_due(self, step: int) -> bool:
         plan = self._run_plan.plan
         every = interval_steps(self._run_plan.settings.aside.eval_every, plan.steps) or plan.steps_per_epoch
-        return step % every == 0 or self._ends_phase(step)
+        return step % every == 0 or self._phases.ends_with(step)
 
     def evaluate(self, step: int, why: events.Trigger) -> EvaluationDone | None:
         """Evaluate after a step, and restore the model's state; None without a split or if the run was stopped."""

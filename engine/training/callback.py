@@ -57,16 +57,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._reason = ""
         self.step_log = StepLog(state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
-        self.measurements = RunMeasurements(
-            run_plan,
-            model,
-            capabilities,
-            job,
-            self.step_log.graph,
-            state.recalls,
-            self.phases.ends_with,
-            state.drawn,
-        )
+        graph, phases = self.step_log.graph, self.phases
+        self.measurements = RunMeasurements(run_plan, model, capabilities, job, graph, phases, state)
         self.controller = RunController(run_plan, state.steering, job)
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
         self.last_saved = start
