@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from ...core.errors import first_line
 from ...core.host import Host
-from ...core.jobs import EventLog, Job, Request, Stage
+from ...core.jobs import Advice, EventLog, Job, Request, Stage
 from ...data.examples import IGNORE_INDEX, Example, Examples
 from ...settings.definitions import TrainingSettings
 from ..compute import ModelCapabilities, distributed, failures, make_objective, probe_model, use_packed_attention
@@ -40,6 +42,15 @@ class StageProgress:
         if time.monotonic() - self._logged_at > PROGRESS_SECONDS:
             self._log.append(replace(self._stage, share=share, at=time.time()))
             self._logged_at = time.monotonic()
+
+
+@contextmanager
+def log_failure(what: str, log: EventLog) -> Iterator[None]:
+    """Log any error within this context, and continue: nothing here is worth ending hours of training."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        log.append(Advice(text=f"{what}: {first_line(error)}. The run continues."))
 
 
 class GroupSums(NamedTuple):

@@ -12,19 +12,10 @@ from transformers import TrainerCallback
 
 from ...core import dist_env
 from ...core.engine import LoraName
-from ...core.errors import StoppedError, first_line
+from ...core.errors import StoppedError
 from ...core.files import write_json
 from ...core.host import Host, get_model_card
-from ...core.jobs import (
-    Advice,
-    ExamAsked,
-    Job,
-    JobEnded,
-    Request,
-    SectionScore,
-    Stage,
-    StageKind,
-)
+from ...core.jobs import ExamAsked, Job, JobEnded, Request, SectionScore, Stage, StageKind
 from ...data import workshop
 from ...data.dataset_index import find_datasets, locate_dataset
 from ...data.rows import detect_prompt_style
@@ -34,7 +25,7 @@ from ...train_utils import checkpoint_step
 from ..lora import adapter, pause_training_mode
 from ..plan import RunPlan, StepLog
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, ProgressFn, StageProgress, lora_phrase, measure_each
+from .eval_loop import EvalLoop, ProgressFn, StageProgress, log_failure, lora_phrase, measure_each
 from .evidence import MAX_ANSWER_TOKENS, MORE_TOKENS, NOTHING_SAVED
 from .generation import lora_prompt_style
 from .in_run import MAX_SHARE
@@ -88,7 +79,7 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
         if not self._exam.questions or not dist_env.is_main_process():
             return
         started = time.monotonic()
-        try:
+        with log_failure(f"The exam after step {step} failed", log):
             tokenizer = make_working_tokenizer(run.card.tokenizer, host.chat_template())
             style = detect_prompt_style(run.settings, host.folders, tokenizer, run.data.examples)
             progress = StageProgress(Stage(text="Asking the exam"), log)
@@ -97,9 +88,6 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
                 writer.until = Request.DISCARD if is_quick else Request.STOP
                 if not self._job.control.asked(writer.until):
                     ask(self._exam, writer, self._job, progress, step)
-        except Exception as error:  # noqa: BLE001 - no exam is worth ending hours of training
-            text = f"The exam after step {step} failed: {first_line(error)}. The run continues."
-            log.append(Advice(text=text))
         if not at_end:
             log.append(Stage(text="Training", kind=StageKind.TRAINING))
         self._ended, self._seconds = time.monotonic(), time.monotonic() - started

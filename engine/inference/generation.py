@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,7 +13,7 @@ import torch
 from transformers import StoppingCriteriaList, TextStreamer, TrainerCallback, set_seed
 
 from ...core.engine import AnswerRequest
-from ...core.errors import ModelError, first_line
+from ...core.errors import ModelError
 from ...core.files import write_json
 from ...core.host import Host
 from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
@@ -23,6 +23,7 @@ from ..compute import unpacked_to_generate
 from ..lora import adapter, autocast_model, pause_training_mode
 from ..plan import RunPlan, StepLog
 from ..tokenizer import WorkingTokenizer, make_working_tokenizer
+from .eval_loop import log_failure
 
 TIMED_TOKENS = 9  # tokens of the answer that is timed
 MAX_LENGTHENING = 1.5  # by learning from preferences, before a warning
@@ -152,7 +153,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and not self._has_folder:
             self._has_folder = True
             started = time.monotonic()
-            with self._logged_errors("The LoRA's prompt format could not be saved"):
+            with log_failure("The LoRA's prompt format could not be saved", self._job.log):
                 examples = self._run_plan.data.examples
                 middle = examples[len(examples) // 2]  # a book begins with its title page
                 prompt_info = self._style.as_json(self._run_plan.settings, middle.text)
@@ -177,13 +178,13 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     def _sample(self, model: Any, step: int, next_stage: str = "") -> None:
         started, when = time.monotonic(), f"after step {step}" if step else "before the first step"
-        with self._logged_errors(f"Samples could not be generated {when}"):
+        with log_failure(f"Samples could not be generated {when}", self._job.log):
             with pause_training_mode(model):
                 count = len(self.prompts)
                 for number, prompt in enumerate(self.prompts, start=1):
                     of = f" for prompt {number} of {count}" if count > 1 else ""
                     self._job.log.append(Stage(text=f"Generating a sample{of} {when}"))
-                    with self._logged_errors(f"The sample for {prompt.text[:40]!r} failed {when}"):
+                    with log_failure(f"The sample for {prompt.text[:40]!r} failed {when}", self._job.log):
                         if sampled := self._answer_both(model, prompt, step):
                             self._samples.append(sampled)
                             self._job.log.append(sampled)
@@ -198,14 +199,6 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
         training = Stage(text="Training", kind=StageKind.TRAINING)
         self._job.log.append(Stage(text=next_stage) if next_stage else training)
         self._step_log.exclude_time(time.monotonic() - started)
-
-    @contextmanager
-    def _logged_errors(self, failure: str) -> Iterator[None]:
-        """Log any error within this context; the run continues."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - no sample is worth ending hours of training
-            self._job.log.append(Advice(text=f"{failure}: {first_line(error)}. The run continues."))
 
     def _answer_both(self, model: Any, prompt: Prompt, step: int) -> SampleGenerated | None:
         """Answer a prompt; None if the run was stopped, which cuts the answer short."""

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...core.errors import first_line
-from ...core.jobs import Advice, EvaluationDone, Job, Note, RecallMeasured, Request, Stage, StageKind, events
+from ...core.jobs import EvaluationDone, Job, Note, RecallMeasured, Request, Stage, StageKind, events
 from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, find_example_datasets
 from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
@@ -21,7 +20,7 @@ from ..compute import ModelCapabilities
 from ..plan import BatchingPhases, RunPlan
 from ..saving import RunState
 from ..tokenizer import make_working_tokenizer
-from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress
+from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress, log_failure
 from .evidence import GENERAL_TOKENS, measure_passages, pick_recall_passages
 
 MAX_SHARE = 0.05  # the largest share of an epoch's time that measuring recall after it may take
@@ -151,10 +150,8 @@ class RunMeasurements:
     ) -> Measured | None:
         """Measure, and log the event; None if the user ended it, or after a failure: the run continues."""
         started, event, log = time.monotonic(), None, self._job.log
-        try:
+        with log_failure(f"{what} failed", log):
             event = measure(StageProgress(stage, log))
-        except Exception as error:  # noqa: BLE001 - no error here is worth ending hours of training
-            log.append(Advice(text=f"{what} failed: {first_line(error)}. The run continues."))
         if event is not None:
             event = replace(event, seconds=time.monotonic() - started)
             log.append(event)
