@@ -120,20 +120,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     def __init__(self, asked: ReportingSettings, step_log: StepLog, log: EventLog) -> None:
         self._name, self._asked, self._step_log, self._log = asked.report_to, asked, step_log, log
         self._inner: Any = None
-        self._begin: Callable[[], None] | None = None
         self._end: Callable[[], None] | None = None
         self._reported = len(step_log.graph)
         self._losses: list[float] = []
         self._failed = False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        def begin() -> None:
-            self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
-            self._inner.on_init_end(args, state, control, **kwargs)
-            self._inner.on_train_begin(args, state, control, **kwargs)
-            self._end = lambda: self._inner.on_train_end(args, state, control, **kwargs)
-
-        self._begin = begin
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._end is not None:
@@ -142,8 +132,14 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not logs or "loss" not in logs:
             return
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
+
+        def begin() -> None:
+            self._inner = integration_utils.INTEGRATION_TO_CALLBACK[self._name]()
+            self._inner.on_init_end(args, state, control, **kwargs)
+            self._inner.on_train_begin(args, state, control, **kwargs)
+            self._end = lambda: self._inner.on_train_end(args, state, control, **kwargs)
+
+        if self._inner is None:
             self._log_errors(begin)
         self._losses.append(float(logs["loss"]))
         # What transformers does not log: the smoothed loss and new evaluations.
@@ -165,7 +161,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
             if self._name == "wandb":  # transformers leaves its run open, and the next one would get its folder
                 for function in ("finish", "teardown"):
                     self._log_errors(getattr(sys.modules.get("wandb"), function, lambda: None))
-        self._inner = self._begin = self._end = None  # they reference the model
+        self._inner = self._end = None  # they reference the model
 
     def _log_errors(self, act: Callable[[], object]) -> None:
         if self._failed:
