@@ -23,7 +23,6 @@ from ..lora import adapter
 
 Matrix: TypeAlias = NDArray[np.float32]
 
-CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 LORA_KEY = re.compile(rf"^(?:{re.escape(PREFIX)})?(?P<layer>.+)\.lora_(?:embedding_)?(?P<half>[AB])(?:\.weight)?$")
 # The base model's own head. If a LoRA targets the head, PEFT saves this copy, too.
@@ -63,9 +62,9 @@ def export_gguf(request: GgufRequest, host: Host) -> Path:
         out = choose_output(request.out, host.folders, own=out.parent)
         if out.exists():
             raise SavingError(f"{out} already exists. Delete it, or choose another name.")
-    config = read_json(folder / CONFIG, {})
+    config = read_json(folder / adapter.CONFIG, {})
     if not config:
-        raise SavingError(f"{folder} has no LoRA ({CONFIG} is missing or damaged). Choose another LoRA.")
+        raise SavingError(f"{folder} has no LoRA ({adapter.CONFIG} is missing or damaged). Choose another LoRA.")
     # The folder with the base model's config, or its GGUF file.
     model, models = request.model or str(config.get("base_model_name_or_path") or ""), host.folders.models
     candidates = (models / model, Path(model), models / Path(model.replace("\\", "/")).name) if model else ()

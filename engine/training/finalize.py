@@ -70,7 +70,7 @@ from ...settings.definitions import FULL_FINETUNE
 from ...train_utils import checkpoint_step, duration
 from ..compute import ModelCapabilities, failures
 from ..inference import GENERAL_TOKENS
-from ..lora import compute_dtype
+from ..lora import adapter, compute_dtype
 from ..plan import RunController, RunPlan, StepLog
 from ..saving import gguf_export, safe_save
 
@@ -263,7 +263,7 @@ def _describe_file(file: Path) -> dict[str, str]:
 
 def _save_as_gguf(lora: Path, host: Host, job: Job) -> None:
     """Save a LoRA for llama.cpp too if its model is a GGUF file; where the format lacks something, say what."""
-    if not str(read_json(lora / gguf_export.CONFIG, {}).get("base_model_name_or_path")).endswith(".gguf"):
+    if not str(read_json(lora / adapter.CONFIG, {}).get("base_model_name_or_path")).endswith(".gguf"):
         return
     try:
         file = gguf_export.export_gguf(GgufRequest(lora), host)
