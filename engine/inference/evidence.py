@@ -184,10 +184,8 @@ def measure_recall(lora: LoraName, host: Host, job: Job, passage_count: int = RE
             "tokens."
         )
     # The step and epoch of the LoRA or checkpoint, by the records of its run.
-    log, graph = (
-        records.read_log(run_folder),
-        records.read_state(folder).get("graph") or records.read_graph(run_folder),
-    )
+    log = records.read_log(run_folder)
+    graph = records.read_state(folder).get("graph") or records.read_graph(run_folder)
     step = checkpoint_step(folder.name) or records.trained_steps(log)
     epochs = {entry["current_steps"]: entry.get("epoch") for entry in (log, *graph) if entry.get("current_steps")}
 
@@ -335,12 +333,11 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
         stops = events.Count(base.habits.stops, lora.habits.stops, len(MESSAGES))
         follows = events.Count(base.habits.follows, lora.habits.follows, len(INSTRUCTIONS))
         habits = events.Habits(stops, follows, base.habits.name, lora.habits.name)
-    training_texts = (data.examples[number].text for number in range(len(data.examples)))
-    base_share, lora_share = copied_shares([base.written, lora.written], training_texts)
+    written = [base.written, lora.written]
+    base_share, lora_share = copied_shares(written, (example.text for example in data.examples))
     if base_share is not None and lora_share is not None:  # else the model wrote too little to tell
         copying = events.Copying(base_share, lora_share, count_runs(lora.written))
-    training_texts = (data.examples[number].text for number in range(len(data.examples)))
-    overused = find_overuse(training_texts, [base.written, lora.written])
+    overused = find_overuse((example.text for example in data.examples), written)
     worst = {phrase: overused[phrase] for phrase in worst_phrases(overused, MAX_PHRASES)}
     if overused:
         worst = {"": np.sum([*overused.values()], axis=0).tolist(), **worst}
@@ -363,7 +360,7 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
 def pick_questions(examples: Examples, tokenizer: WorkingTokenizer) -> list[Question]:
     """Questions of the training data that have one short reply, spread evenly over the data."""
     questions: list[Question] = []
-    for example in (examples[number] for number in range(len(examples))):
+    for example in examples:
         learned = np.flatnonzero(example.labels != IGNORE_INDEX)
         if example.loss_mask is None or not 0 < len(learned) <= MAX_ANSWER_TOKENS or learned[0] < 2:
             continue

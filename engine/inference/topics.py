@@ -77,10 +77,8 @@ def embed(model: Any, ids: Sequence[Sequence[int]], job: Job, layer: float = LAY
 
     device, progress = model_device(model), StageProgress(Stage(text="Reading the rows"), job.log)
     vectors = np.zeros((len(ids), model.config.get_text_config().hidden_size), np.float32)
-    by_length, splitter = (
-        np.argsort([-len(each) for each in ids], kind="stable").tolist(),
-        failures.BatchSplitter(),
-    )
+    by_length = np.argsort([-len(each) for each in ids], kind="stable").tolist()
+    splitter = failures.BatchSplitter()
     handle = layers[max(0, round(layer * count) - 1)].register_forward_hook(stop_here)
     try:
         with evaluation_context(model):
