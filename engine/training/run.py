@@ -43,13 +43,7 @@ from ...schedulers import describe_phases
 from ...settings.definitions import MAX_SEED, RANDOM_SEED, SETTINGS, TrainingSettings
 from ...settings.live_settings import RATE_FACTOR
 from ...train_utils import duration, plural
-from ..checks import (
-    base_weight_findings,
-    continued_advice,
-    dora_problems,
-    loaded_model_problems,
-    raise_problems,
-)
+from ..checks import base_weight_findings, continued_advice, dora_problems, loaded_model_problems, raise_problems
 from ..compute import (
     MachineMonitor,
     ModelCapabilities,
