@@ -134,17 +134,14 @@ def evaluation_context(model: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def preserve_rng() -> Iterator[None]:
     """Restore the random states, which the host's chat uses too, and accelerate's environment on exit."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    python, numpy = random.getstate(), np.random.get_state()
     variables = {name: value for name, value in os.environ.items() if name.startswith("ACCELERATE_")}
     try:
-        yield
+        with torch.random.fork_rng(range(torch.cuda.device_count()), device_type="cuda"):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cards:
-            torch.cuda.set_rng_state_all(cards)
         for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
             del os.environ[name]
         os.environ.update(variables)
