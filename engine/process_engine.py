@@ -265,7 +265,8 @@ class Worker:
             if kind == "result":
                 return value
             if kind == "crash":
-                raise ModelError(f"{value[0]}. {value[1] or self._last_lines()}".strip())
+                self._errors.seek(0)
+                raise ModelError(f"{value[0]}. {value[1] or last_lines(self._errors.read())}".strip())
             name, values = value
             error = TrainingProError.__new__(getattr(errors, name, TrainingProError))
             Exception.__init__(error, values.pop("text"))
@@ -282,10 +283,6 @@ class Worker:
             pass
         except Exception:  # noqa: BLE001 - after an update, it sends what this program does not know
             self._process.kill()
-
-    def _last_lines(self) -> str:
-        self._errors.seek(0)
-        return last_lines(self._errors.read())
 
 
 def start_run(

@@ -93,26 +93,23 @@ class LayerGroup:
 
     def output(self, number: int, rows: torch.Tensor, weights: CastWeights) -> torch.Tensor:
         if rows is not self._rows or number not in self._outputs:
-            self._rows, self._outputs = rows, dict(enumerate(self._compute(rows, *weights.of(self))))
+            down, ups = weights.of(self)
+            scales = [layer.scaling[self.adapter] for layer in self.layers]
+            dropout, bases = _dropout(self.layers[0]), [layer.base_layer for layer in self.layers]
+            if dropout is None and all(_is_frozen_linear(base, down.dtype) for base in bases):
+                products, own = [None] * len(bases), bases
+            else:
+                products, own = [base(rows) for base in bases], [None] * len(bases)
+            kept = rows if dropout is None else dropout(rows)
+            flat = [None if product is None else product.flatten(0, -2) for product in products]
+            outputs = LoraProducts.apply(kept.flatten(0, -2), down, scales, own, *flat, *ups)
+            # Views made outside of the function: some models change a layer's output in place.
+            views = (output.unflatten(0, rows.shape[:-1]) for output in outputs)
+            self._rows, self._outputs = rows, dict(enumerate(views))
         output = self._outputs.pop(number)
         if not self._outputs:
             self._rows = None
         return output
-
-    def _compute(
-        self, rows: torch.Tensor, down: torch.Tensor, ups: Sequence[torch.Tensor]
-    ) -> Iterator[torch.Tensor]:
-        scales = [layer.scaling[self.adapter] for layer in self.layers]
-        dropout, bases = _dropout(self.layers[0]), [layer.base_layer for layer in self.layers]
-        if dropout is None and all(_is_frozen_linear(base, down.dtype) for base in bases):
-            products, own = [None] * len(bases), bases
-        else:
-            products, own = [base(rows) for base in bases], [None] * len(bases)
-        rows = rows if dropout is None else dropout(rows)
-        flat = [None if product is None else product.flatten(0, -2) for product in products]
-        outputs = LoraProducts.apply(rows.flatten(0, -2), down, scales, own, *flat, *ups)
-        # Views made outside of the function: some models change a layer's output in place.
-        yield from (output.unflatten(0, rows.shape[:-1]) for output in outputs)
 
 
 def _is_frozen_linear(layer: Any, dtype: torch.dtype) -> bool:

@@ -172,10 +172,8 @@ def load_lora(base: torch.nn.Module, folder: Path, name: str, strength: float = 
             reason = _explain_load_error(error, folder, base)
             raise SavingError(f"The LoRA {name!r} can't be used with this model: {reason}") from error
         # PEFT leaves out what has no place, such as all of a LoRA whose layers have other names here.
-        left_out = set_peft_model_state_dict(
-            model, read_weights(folder), adapter_name=adapter_name
-        ).unexpected_keys
-        if odd := [key for key in left_out if ".lora_" in key]:
+        result = set_peft_model_state_dict(model, read_weights(folder), adapter_name=adapter_name)
+        if odd := [key for key in result.unexpected_keys if ".lora_" in key]:
             raise SavingError(
                 f"The LoRA {name!r} can't be used with this model: {len(odd)} of its weights have no "
                 f"place in it ({odd[0]}). {OTHER_MODEL_HINT}"
