@@ -19,7 +19,7 @@ from transformers import set_seed
 from ...core import dist_env
 from ...core.errors import DataError, ModelError, SavingError, SettingsError, first_line
 from ...core.files import move_new_folder
-from ...core.host import Host, ModelCard, get_model_card
+from ...core.host import Host, get_model_card
 from ...core.jobs import (
     Advice,
     CheckpointSaved,
@@ -35,7 +35,6 @@ from ...core.jobs import (
 )
 from ...data.dataset_index import find_datasets
 from ...data.examples import Examples, find_example_datasets
-from ...data.prepare import TrainingData
 from ...data.report import evaluation_interval, sample_interval
 from ...records.folder import RunFolder, loras, run_files
 from ...records.report import write_missing_report
@@ -96,8 +95,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
                         used = "so the included example with that name is used."
                         log.append(Advice(text=f"{dataset.name} is not in {folders.datasets}, {used}"))
         settings = draw_seeds(settings.with_name(folder.name), folder, job)
-        card = add_param_count(get_model_card(host), settings)
-        run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), folder)
+        run_plan = plan_run(settings, folder, host, job)
 
         planned, (done, had_planned) = run_plan.plan.steps, folder.finished()
         if had_planned >= planned and not _goes_on(run_plan, done):
@@ -128,7 +126,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
         elif folder.resumes:
             text = f"There is nothing to resume for '{folder.name}', so the run starts from the beginning."
             log.append(Note(text=text))
-        for finding in continued_advice(folder, settings, card):
+        for finding in continued_advice(folder, settings, run_plan.card):
             log.append(Advice(text=finding.text))
         with distributed.process_run_folder(folder) as process_folder:
             return _train_in_segments(replace(run_plan, folder=process_folder), state, start, host, job)
@@ -320,8 +318,9 @@ def draw_seeds(settings: TrainingSettings, folder: RunFolder, job: Job) -> Train
     return replace(settings, what=replace(settings.what, **drawn))
 
 
-def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: Job) -> TrainingData:
+def plan_run(settings: TrainingSettings, folder: RunFolder, host: Host, job: Job) -> RunPlan:
     """Prepare the data as Check does; DataError where Check reports problems."""
+    card = add_param_count(get_model_card(host), settings)
     data = prepare_for_host(settings, host, card, job)
     if data.report.problems:
         raise DataError("\n".join(data.report.problems))
@@ -329,7 +328,7 @@ def prepare_data(settings: TrainingSettings, host: Host, card: ModelCard, job: J
         job.log.append(Advice(text=advice))
     for finding in data.unused:
         job.log.append(Note(text=finding.text))
-    return data
+    return RunPlan(settings, card, data, folder)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...core.host import Host, get_model_card
+from ...core.host import Host
 from ...core.jobs import Job, JobEnded, ProbeDone, Stage
 from ...data.examples import Example
 from ...data.report import MemoryModel, apply_changes, fit_to_memory, largest_batch
@@ -23,9 +23,9 @@ from ...train_utils import FORWARD_SHARE
 from ..checks import check_run, raise_problems
 from ..compute import ModelCapabilities, Objective, failures, make_objective, measure_peak, probe_model
 from ..inference import SampleCallback
-from ..lora import add_param_count, autocast_model
+from ..lora import autocast_model
 from ..plan import RunPlan, StepLog
-from .run import borrow_base_model, model_ready_to_train, prepare_data
+from .run import borrow_base_model, model_ready_to_train, plan_run
 
 # Run folder of a probe, which saves nothing. Its path lies inside a file, so it can't be created.
 NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "probe")
@@ -34,8 +34,7 @@ NULL_RUN_FOLDER = RunFolder(Path(os.devnull) / "probe", Path(os.devnull) / "prob
 def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
     """Run forward and backward on the longest batch; weights, gradients and random states stay unchanged."""
     raise_problems(check_run(settings, host))
-    card = add_param_count(get_model_card(host), settings)
-    run_plan = RunPlan(settings, card, prepare_data(settings, host, card, job), NULL_RUN_FOLDER)
+    run_plan = plan_run(settings, NULL_RUN_FOLDER, host, job)
     job.log.append(Stage(text="Preparing the model"))
     with borrow_base_model(host, job) as base:
         with (
@@ -58,7 +57,7 @@ def probe(settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
                     samples = SampleCallback(run_plan, StepLog((), None), host, job, 0)
                     if answer_seconds := samples.estimate_seconds(model):
                         times |= {"answers": rounds * len(samples.prompts), "answer_seconds": answer_seconds}
-        memory_model = MemoryModel.of(card, run_plan.data.examples, host.memory())
+        memory_model = MemoryModel.of(run_plan.card, run_plan.data.examples, host.memory())
         event = _of_whole_run(measured, run_plan, capabilities, memory_model)
     job.log.append(replace(event, **times))
     return JobEnded(outcome="finished", text="Nothing changed.")
