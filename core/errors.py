@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .readable import readable
 
@@ -13,7 +14,7 @@ class Remedy:
     """A change of settings that may fix an error; the page shows it as a button."""
 
     words: str
-    values: Mapping[str, object]
+    values: Mapping[str, Any]
 
 
 def error_message(error: Exception) -> str:

@@ -373,7 +373,7 @@ def stop_reason(stopping: StoppingSettings, state: StepState, patience: Patience
     """The rule that ends the run here, in words; empty if none does."""
     if stopping.stop_at_loss and state.smoothed <= stopping.stop_at_loss:
         return f"the smoothed loss {state.smoothed:.4f} is at or below {stopping.stop_at_loss:g}"
-    if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch:
+    if stopping.stop_at_epoch and state.step >= stopping.stop_at_epoch * state.steps_per_epoch - 1e-9:  # 1.1 * 100
         return f"epoch {stopping.stop_at_epoch:g} is done"
     if stopping.early_stopping and patience.waited >= stopping.early_stopping:
         times = format_count(patience.waited, "evaluation")

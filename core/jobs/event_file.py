@@ -155,10 +155,10 @@ def events_before(events: Iterable[Event], first_step: int) -> tuple[Event, ...]
 
 
 def read_first_and_last(folder: Path) -> list[Event]:
-    """The events up to the plan of a run and the last ones, some 200 steps, without those in between."""
+    """The events up to the first step of a run and the last ones, some 200 steps, without those in between."""
     with suppress(OSError), (folder / EVENTS).open("rb") as stream:
         lines = list[bytes]()
-        while (line := stream.readline()) and not isinstance(parse_event(line), RunPlanned):
+        while (line := stream.readline()) and not isinstance(parse_event(line), kinds.Step):
             lines.append(line)
         begin, end = stream.tell(), stream.seek(0, 2)
         stream.seek(max(begin, end - TAIL_BYTES))

@@ -74,9 +74,10 @@ class EtaEstimator:
         elif isinstance(event, RunPlanned):
             self._evaluations.every, self._samples.every = event.evaluate_every, event.answer_every
             self._recalls.every = event.recall_every
+            for earlier in event.earlier:  # a run that resumes does not measure at its start
+                self._note_measurement(earlier)
         elif isinstance(event, (EvaluationDone, RecallMeasured)):
-            recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
-            recurring.note_duration(event.step, event.seconds)
+            self._note_measurement(event)
             self._planned_since_step += event.seconds  # it is planned, so it is no time between steps
         elif isinstance(event, ExamAsked):
             self._planned_since_step += event.seconds
@@ -85,6 +86,11 @@ class EtaEstimator:
             self._samples.note_duration(event.step, seconds)
             self._planned_since_step += seconds
         self._last_event_at = event.at
+
+    def _note_measurement(self, event: Event) -> None:
+        if isinstance(event, (EvaluationDone, RecallMeasured)):
+            recurring = self._evaluations if isinstance(event, EvaluationDone) else self._recalls
+            recurring.note_duration(event.step, event.seconds)
 
     @property
     def seconds_per_step(self) -> float:

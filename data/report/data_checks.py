@@ -142,8 +142,12 @@ def count_learned_stops(source: Source, ids: Collection[int]) -> tuple[int, int]
     """
     if isinstance(source, RowSource):
         return int(np.isin(source.last_learned_ids, np.array(sorted(ids), np.int64)).sum()), len(source)
-    ends, rules = len(source.sliced.sections) - source.open_end, source.sliced.rules
-    return (ends if rules.eos is not None and rules.add_eos != "never" else 0), ends
+    sliced, units, rules = source.sliced, source.sliced.units, source.sliced.rules
+    closed = units.ends_section[sliced.spans.last - 1]  # not of sections whose last block is dropped as too small
+    if source.open_end:
+        closed = closed & (sliced.ends != units.end[-1:])
+    closes = rules.eos is not None and rules.add_eos != "never"
+    return len(np.unique(source.sections[closed])) if closes else 0, len(sliced.sections) - source.open_end
 
 
 def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Finding]:
@@ -162,7 +166,15 @@ def _check_stops(sources: Sequence[Source], ids: Collection[int]) -> Iterator[Fi
                 "model may not learn to stop.",
             )
     for name, parts in texts.items():
-        ends = sum(count_learned_stops(part, ids)[1] for part in parts)
+        learned, ends = np.sum([count_learned_stops(part, ids) for part in parts], axis=0).tolist()
+        if 2 * learned < ends:
+            yield advice(
+                "min_chars",
+                f"{name}: only {learned} of {format_count(ends, 'section')} {plural(learned, 'ends', 'end')} with "
+                "an EOS token, because Ignore small blocks drops the last blocks of the others. The model may not "
+                "learn to stop. Lower it.",
+            )
+            continue
         if ends > 1 or sum(map(len, parts)) < LONG_TEXT_BLOCKS:
             continue
         few = "so there is only one EOS token, at the end of the text"
@@ -291,7 +303,9 @@ def _count_headings(text: str, hard_cut: str) -> int:
     """Sections of a single short line, or of a heading and its title, if they are a large part of all sections."""
     sections = [section for part in text.split(hard_cut) if (section := part.strip())] if hard_cut else []
     short = sum(
-        len(section) <= HEADING_CHARS and section.count("\n") <= (HEADING.match(section) is not None)
+        len(section) <= HEADING_CHARS
+        and section.count("\n") <= (known := HEADING.match(section) is not None)
+        and (known or not is_tagged(section))  # a conversation of one message
         for section in sections
     )
     return short if short >= HEADING_SHARE * len(sections) else 0

@@ -14,7 +14,7 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from .. import batch_order
 from ..examples import Examples, RowSource
-from .estimates import MemoryModel, largest_batch
+from .estimates import MemoryModel, find_remedies, largest_batch
 
 FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")  # constant in the first epoch
 MIN_STEPS, MAX_EPOCHS = 30, 10
@@ -37,7 +37,7 @@ RATE_SOURCES = {
 # bench/recipe_data: whatever their schedule.
 FORGETTING_RATE = 3e-3
 FORGETS = (
-    "In 9 of 10 of our measurements of more than one pass and 20 steps at 0.003 and more, the loss on general "
+    "In all of our measurements of more than one pass and 20 steps at 0.003 and more, the loss on general "
     "text rose by at least 0.1 (bench/recipe_data)"
 )
 LONG_EPOCH_STEPS, SAVES_PER_EPOCH, SAVES_PER_RUN, MAX_SAVES = 500, 5, 4, 100
@@ -186,8 +186,9 @@ def suggest_settings(
         why = f"An epoch has {_steps(plan.steps_per_epoch)}, so save more than once per epoch."
         every = min(plan.steps_per_epoch, plan.steps) / SAVES_PER_EPOCH
         yield Suggestion("save_every", round(every, -2), why)
-    elif not saving.save_each_epoch and not saving.backup_minutes and plan.steps > SAVES_PER_RUN:
-        yield Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
+    elif not saving.save_each_epoch and not saving.backup_minutes:
+        if plan.steps > SAVES_PER_RUN and saving.keep_best == "no" and not saving.save_on_loss_drop:
+            yield Suggestion("save_every", plan.steps // SAVES_PER_RUN, "The run saves nothing before it ends.")
     else:
         minutes = f"{saving.backup_minutes:g} minutes" if saving.backup_minutes != 1 else "minute"
         when = "at the end of each epoch" if saving.save_each_epoch else f"every {minutes}"
@@ -210,6 +211,12 @@ def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryMod
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
         why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
         yield Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
+    elif memory and not fits:
+        remedies = find_remedies(memory, settings, memory.lengths[0] // memory.sides)
+        for remedy in [each for each in remedies if "rank" not in each.values][:1]:
+            why = f"The free memory has no room for the longest example, even alone. {remedy.words}."
+            ((key, value),) = remedy.values.items()
+            yield Suggestion(key, value, why)
     elif is_lora and plan.examples_per_step > MAX_STEP_EXAMPLES and steps.accumulation > 1:
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
@@ -269,7 +276,8 @@ def _suggest_learning(
     lowest, usual, highest = (each / strength for each in USUAL_RATES[method])
     usual = float(f"{usual:.1g}")
     if rate > highest:
-        why = f"{FORGETS if method == 'lora' and rate >= FORGETTING_RATE else RATE_SOURCES[method]}."
+        is_measured = method == "lora" and rate >= FORGETTING_RATE and plan.steps > plan.steps_per_epoch
+        why = f"{FORGETS if is_measured else RATE_SOURCES[method]}."
         yield Suggestion("learning_rate", usual, f"A learning rate of {rate:g} is high. {why}")
     elif rate < lowest:
         why = f"A learning rate of {rate:g} is low. {RATE_SOURCES[method]}."

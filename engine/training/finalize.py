@@ -163,7 +163,7 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
     first, last = losses.get(1, math.nan), losses.get(kept_step, math.nan)
     if divergence and last > first:
         text = f"The loss was {first:.4f} at step 1 and is {last:.4f} at step {kept_step}"
-        messages.append(f"{text}, so the model is better without this LoRA.")
+        messages.append(f"{text}, so the model was better before this run.")
     text = "\n".join(filter(None, [*messages, verdict.text]))
     _save_as_gguf(folder.path, host, job)
     return JobEnded(outcome=outcome, text=text, folder=folder.path, verdict=verdict.kind)

@@ -104,10 +104,10 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
             steps = f"{done} of {planned} {plural(planned, 'step is', 'steps are')} done"
             if done > planned:
                 steps = f"{done} steps are done, but the settings ask for {planned}"
-            more = "To train more, increase Epochs, or Max steps if it is set."
+            text, more = f"'{folder.name}' is finished: {steps}.", "increase Epochs, or Max steps if it is set."
             if reason := run_files.read_log(folder.path).get("ended_because"):
-                more = f"It ended because {reason}. To train more, change that rule."
-            text = f"'{folder.name}' is finished: {steps}. {more}"
+                text, more = f"{text} It ended because {reason}.", f"change that rule, or {more}"
+            text = f"{text} To train more, {more}"
             return JobEnded(outcome="finished", text=text, folder=folder.path)
 
         folder.refuse_without_start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +49,7 @@ PARTS = """<p>Use the actions below on:</p><ul class="tp-parts">{% for name, lab
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in the list, with its best validation loss, its recall and what it forgot."""
+    """A run in the list, with its validation loss, its recall and what it forgot."""
 
     entry: LoraEntry
     validation_loss: float | None = None
@@ -110,10 +111,12 @@ def list_runs(folders: Folders) -> list[ListedRun]:
 def read_figures(
     folder: Path, _written: tuple[tuple[str, int, int], ...]
 ) -> tuple[float | None, float | None, float | None]:
-    """The best validation loss of a run, its recall, and by how much the loss of general text rose."""
+    """The validation loss of what a run saved, its recall, and by how much the loss of general text rose."""
     # A graph has a line for each step, so it is read again only when the time or the size of a file has changed.
-    best, recalls = best_evaluation(read_evaluations(run_files.read_graph(folder))), run_files.read_recalls(folder)
-    loss = best.loss if best else None
+    saved, recalls = run_files.trained_steps(run_files.read_log(folder)), run_files.read_recalls(folder)
+    evaluations = read_evaluations(run_files.read_graph(folder))
+    losses = [each.loss for each in evaluations if math.isfinite(each.loss) and (not saved or each.step <= saved)]
+    loss = losses[-1] if losses else None
     if not recalls:
         return loss, None, None
     first, last = recalls[0].general_loss, recalls[-1].general_loss
@@ -303,7 +306,7 @@ def _figures(run: LoraEntry, graph: Sequence[run_files.GraphRecord]) -> dict[str
         "steps": f"{run.step:,}" if run.step else "",
         "smoothed loss at the end": "" if run.loss is None else f"{run.loss:.4f}",
         "best validation loss": f"{best.loss:.4f} at step {best.step:,}" if best else "",
-        "recall": f"{recalls[-1].learned.recall:.1%}" if recalls else "",
+        "recall": f"{recalls[-1].learned.recall:.1%}" if recalls and recalls[-1].learned.passages else "",
         "tested": event_words.evidence_verdict(evidence, None) if evidence else "",
         "training time": duration(seconds) if seconds else "",
         "changed during the run": "; ".join(live_changes),

@@ -47,7 +47,7 @@ WIDE_SWING, MIN_SWINGING_STEPS, MIN_SWING = 3.0, 20, 0.3
 LEARN_MORE = "More epochs or a higher learning rate may help."
 # By how much the loss on general text has risen at most.
 FORGETTING = (
-    (0.0, "there is no sign that the model forgot anything."),
+    (0.0, "there is no sign that the model forgot anything in this run."),
     (event_words.FORGOT_LITTLE, "the model probably forgot almost nothing."),
     (event_words.FORGOT_MUCH, "the model forgot a little."),
 )
@@ -246,8 +246,8 @@ def _judge_rise(
     elif better:
         text += f" {better} is better."
     if best.step == 0:
-        text += " The validation loss was never lower than before the first step, so the model does better on the "
-        text += "validation split without this LoRA."
+        text += " The validation loss was never lower than before the first step, so on the validation split the "
+        text += "model was better before this run."
     elif not kept and not better:
         text += f" No checkpoint near step {best.step} is left. To get one, train again and stop at that step."
     return Verdict(kind, text, best.step, "" if kept else better)

@@ -28,6 +28,9 @@ def suggestion(report, key):
 
 LONG_TEXT = "A sentence of a few words is here. " * 300
 SECTIONS = "One is here. Two is here.\n\n\nThree is here."
+SHORT_ENDS = "\n\n\n".join(
+    ["One sentence of more words is here. " * 2 + "Two."] * 2 + ["Three is the end of it all."]
+)
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 CONVERSATION = chat("Hi", "No.", "You", "Yes. " * 200)
 CUT = {"train_on": "everything", "cutoff": 64, "too_long": "cut_end"}
@@ -40,6 +43,7 @@ CUT = {"train_on": "everything", "cutoff": 64, "too_long": "cut_end"}
         ([chat("Hi", "No.", "You", "Yes.")], PLAIN, {}, (0, 1), "only 0 of 1 examples end with a trained stop"),
         ([CONVERSATION] * 2, None, CUT, (0, 2), "only 0 of 2 examples end with a trained stop token"),
         (SECTIONS, None, {}, (2, 2), ""),
+        (SHORT_ENDS, None, {"cutoff": 18, "min_chars": 20}, (1, 3), "only 1 of 3 sections ends with an EOS token"),
         (LONG_TEXT, None, {"cutoff": 64}, (1, 1), "a: no hard cut was found, so there is only one EOS token, at"),
         (LONG_TEXT, None, {"cutoff": 64, "eval_share": 0.1}, (0, 0), "the end of the text is in the validation"),
     ],

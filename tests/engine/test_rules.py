@@ -91,7 +91,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_the_best():
     ("stopping", "losses", "reason"),
     [
         ({"stop_at_loss": 0.5}, (0.51, 0.5), "the smoothed loss 0.5000 is at or below 0.5"),
-        ({"stop_at_epoch": 1.5}, (2.0,) * 15, "epoch 1.5 is done"),
+        ({"stop_at_epoch": 1.1}, (2.0,) * 11, "epoch 1.1 is done"),  # 1.1 * 10 is a bit over 11
         ({"early_stopping": 2}, (2.0, 1.9, 1.95, 1.8, 1.8, 1.81), "did not improve on 1.8000 in 2 evaluations"),
         ({"early_stopping": 2}, (math.nan, math.nan), "the validation loss was NaN or infinite in 2 evaluations"),
     ],

@@ -91,6 +91,10 @@ def test_the_time_left_includes_recall_and_answers_to_come_as_long_as_the_last_o
         pace.update(event)
         left.append(pace.seconds_left)
     assert left == [50.0, 30.0, 20.0, 10.0, 0.0]
+    resumed = EtaEstimator()
+    resumed.update(replace(PLANNED, steps=9, evaluate_every=0, recall_every=9, answer_every=0, earlier=(recall,)))
+    resumed.update(progress(8, steps=9, seconds=2.0))
+    assert resumed.seconds_left == 22.0
 
 
 def test_a_job_is_told_until_it_ends_and_a_console_that_never_returns_holds_it_not_up():

@@ -44,6 +44,7 @@ def changes(run: tuple) -> dict[str, object]:
         ({"examples": 3000, "save_every": 1}, {"save_every": 75}),
         ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
         ({"max_steps": 5}, {}),
+        ({"length": 8000, "free": 10**9}, {"gradient_checkpointing": "offload"}),  # not even one example fits
         ({"rslora": True}, {"learning_rate": 4e-5}),  # it acts 5.7 times as strongly
         ({"rslora": True, "learning_rate": 4e-5}, {}),
         ({"examples": 100_000, "max_steps": 1000}, {"save_every": 200, "rank": 64}),
@@ -74,4 +75,4 @@ def test_what_check_says_of_measurements_is_in_the_measurements():
             high += [float(run["general_loss"])] * (is_high and is_long)
     (advised,) = (s for s in suggest_settings(*facts(learning_rate=1e-2)) if s.key == "learning_rate")
     told = float(re.search(r"rose by at least ([0-9.]+) ", advised.why)[1])
-    assert len(high) > 40 and sorted(high)[len(high) // 10] - untrained >= told
+    assert len(high) > 40 and min(high) - untrained >= told

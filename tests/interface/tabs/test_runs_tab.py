@@ -10,6 +10,7 @@ import pytest
 from training_pro.core.jobs import Job, JobEnded, Request, Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import RunsTab, TryTab
+from training_pro.interface.tabs.run_list import list_runs
 from training_pro.records.folder import hold_run_lock, trash
 from training_pro.records.report import judge_run
 from training_pro.tests.fakes import FakeHost, make_folders
@@ -159,6 +160,8 @@ def test_two_runs_are_compared_side_by_side(page, folders):
     html = compare()
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
     assert ["best validation loss", "3.0000 at step 4", "2.0000 at step 4"] in rows
+    listed = {run.entry.name: run.validation_loss for run in list_runs(folders)}
+    assert (listed["a"], listed["b"]) == (9.0, 9.0), "that of what was saved"
     assert ["training time", "4 min 00 s", "4 min 00 s"] in rows and ["LoRA Rank", "8", "64"] in rows
     assert ">Data<" not in html and html.count("<svg") == 2 and "be compared" not in html
     other_split = [*GRAPH, {**POINT, "current_steps": 8, "eval_loss": 2.0, "kept_aside": "b"}]

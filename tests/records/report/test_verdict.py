@@ -37,7 +37,8 @@ def test_it_began_to_memorize_where_the_two_losses_diverge():
 def test_the_better_checkpoint_is_one_that_still_exists():
     assert judged(FALLING, MEMORIZED, {12: "checkpoint-12", 16: "c"}).better == "checkpoint-12"
     kept = judged(FALLING, {0: 2.0, 8: 2.2, 16: 2.9}, kept=8)  # by accuracy, say
-    assert kept.better == "" and "The saved LoRA is from step 8." in kept.text and "without this LoRA" in kept.text
+    assert kept.better == "" and "The saved LoRA is from step 8." in kept.text
+    assert "the model was better before this run" in kept.text
     gone = judged(FALLING, MEMORIZED, {16: "checkpoint-16"})
     assert gone.better == "" and "No checkpoint near step 8 is left." in gone.text
 
