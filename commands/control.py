@@ -10,14 +10,13 @@ from ..core.files import dump_json
 from ..core.jobs import progress_text
 from ..data.dataset_index import find_datasets
 from ..records.folder import choose_output, inventory, is_in_progress, runs_in_progress
-from ..records.remote import REQUESTS, read_progress, send_request, write_portable_run
+from ..records.remote import REQUESTS, confirm_request, read_progress, send_request, write_portable_run
 from . import options
 from .environment import interpreter
 from .options import say
 from .train import add_settings, read_settings
 
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1  # for a run to take a request: it looks between two steps
-AT_ONCE = ("stop", "pause", "resume", "save")  # also during a pause
 
 
 def run_status(arguments: Sequence[str]) -> int:
@@ -61,9 +60,7 @@ def run_tell(arguments: Sequence[str]) -> int:
             "this file as soon as it appears on the computer that trains."
         )
     else:
-        waits = args.request not in AT_ONCE and read_progress(args.name, folders).paused
-        pause = " It is paused, so this waits until you tell it to resume." if waits else ""
-        say(f"{args.name} {REQUESTS[args.request].words}.{pause}")
+        say(confirm_request(args.name, args.request, folders))
     return 0
 
 

@@ -110,9 +110,8 @@ class ProcessEngine(PeftEngine):
         refuse_in_progress(folder.name, folders)
         self.close()  # its model takes the memory that the run needs
         ended: JobEnded | None = None
-        attached = host.model_status().loras
         try:
-            with target.lend_memory():
+            with _tell_detached(host, job), target.lend_memory():
                 try:
                     is_alive = start_run(settings.with_name(folder.name), folder.path, target, folders, resume)
                 except OSError as error:
@@ -129,9 +128,6 @@ class ProcessEngine(PeftEngine):
             job.log.append(Advice(text=text))
         if ended.folder and ended.folder.name in host.model_status().loras:
             job.log.append(Advice(text=still_attached(ended.folder.name)))
-        if lost := ", ".join(name for name in attached if name not in host.model_status().loras):
-            text = f"{lost}: detached, because the chat's model was unloaded for the run. Attach it again."
-            job.log.append(Advice(text=text))
         return ended
 
     def probe(self, settings: TrainingSettings, host: Host, job: Job) -> JobEnded:
@@ -140,7 +136,7 @@ class ProcessEngine(PeftEngine):
         if target is None or not target.unloads_chat:
             return self._probe(settings, host, job)
         self.close()
-        with target.lend_memory():
+        with _tell_detached(host, job), target.lend_memory():
             try:
                 return self._probe(settings, host, job)
             finally:
@@ -205,6 +201,18 @@ class ProcessEngine(PeftEngine):
 def _exclusive(host: Host) -> AbstractContextManager[None]:
     """Exclusive use of the host's model, which a job on a model of its own has not taken."""
     return nullcontext() if host.own_process is None else host.exclusive_use()
+
+
+@contextmanager
+def _tell_detached(host: Host, job: Job) -> Iterator[None]:
+    """Say which LoRAs the chat's model has lost, since it was unloaded within this context."""
+    attached = host.model_status().loras
+    try:
+        yield
+    finally:
+        if lost := ", ".join(name for name in attached if name not in host.model_status().loras):
+            text = f"{lost}: detached, because the chat's model was unloaded meanwhile. Attach it again."
+            job.log.append(Advice(text=text))
 
 
 class Worker:

@@ -48,7 +48,6 @@ class WebuiHost:
 
     def __init__(self) -> None:
         self._load_options: dict[str, Any] = {}
-        self.unloads_for_runs = False  # whether the host's model is unloaded while another one is trained
 
     @property
     def folders(self) -> Folders:
@@ -74,7 +73,19 @@ class WebuiHost:
     def choose_model(self, name: str, loading: str) -> None:
         if name:
             self._check_listed(name)
-        write_json(self.folders.own_model, {"model": name, "loading": loading})
+        self._select(model=name, loading=loading)
+
+    @property
+    def unloads_for_runs(self) -> bool:
+        """Whether the host's model is unloaded while another one is trained."""
+        return read_json(self.folders.own_model, {}).get("unloads") is True
+
+    @unloads_for_runs.setter
+    def unloads_for_runs(self, unloads: bool) -> None:
+        self._select(unloads=unloads)
+
+    def _select(self, **values: object) -> None:
+        write_json(self.folders.own_model, read_json(self.folders.own_model, {}) | values)
 
     def _check_listed(self, name: str) -> None:
         if name not in self.models():

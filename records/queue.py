@@ -19,7 +19,7 @@ from ..core import files
 from ..core.engine import Engine
 from ..core.errors import BusyError, SavingError, SettingsError, TrainingProError, error_message
 from ..core.files import Count, Timestamp, safe_paths
-from ..core.host import Host
+from ..core.host import Host, get_model_card
 from ..core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ..core.readable import readable
 from ..settings.definitions import FULL_FINETUNE, SETTINGS, TrainingSettings
@@ -330,7 +330,7 @@ class QueueRunner:
         """Return why a run cannot start now, or an empty string."""
         try:
             training_settings(run.values)
-            model = self._host.card().name
+            model = get_model_card(self._host).name  # TextGen may have unloaded it since the last run
         except TrainingProError as error:
             return str(error)
         if is_in_progress(run.name, self._host.folders):

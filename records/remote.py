@@ -55,13 +55,14 @@ class RemoteRequest(NamedTuple):
 
     request: str
     words: str
+    at_once: bool = False  # also during a pause
 
 
 REQUESTS: Mapping[str, RemoteRequest] = {
-    "stop": RemoteRequest(Request.STOP.name, "stops after this step and saves the LoRA"),
-    "pause": RemoteRequest(Request.PAUSE.name, "pauses after this step"),
-    "resume": RemoteRequest(RESUME, "resumes"),
-    "save": RemoteRequest(Request.CHECKPOINT.name, "saves a checkpoint after this step"),
+    "stop": RemoteRequest(Request.STOP.name, "stops after this step and saves the LoRA", at_once=True),
+    "pause": RemoteRequest(Request.PAUSE.name, "pauses after this step", at_once=True),
+    "resume": RemoteRequest(RESUME, "resumes", at_once=True),
+    "save": RemoteRequest(Request.CHECKPOINT.name, "saves a checkpoint after this step", at_once=True),
     "sample": RemoteRequest(Request.SAMPLE.name, "generates samples after this step"),
     "evaluate": RemoteRequest(Request.EVALUATE.name, "measures the validation loss after this step"),
     "wind-down": RemoteRequest(Request.WIND_DOWN.name, "lowers the learning rate to 0, then finishes"),
@@ -80,6 +81,13 @@ def send_request(name: str, word: str, folders: Folders) -> Path:
     if not is_in_progress(name, folders):
         raise BusyError(NOT_TRAINED.format(name))
     return _write_request(name, folders, {"request": REQUESTS[word].request, "word": word})
+
+
+def confirm_request(name: str, word: str, folders: Folders) -> str:
+    """The sentence that confirms a request."""
+    waits = not REQUESTS[word].at_once and read_progress(name, folders).paused
+    pause = " It is paused, so this waits until you tell it to resume." if waits else ""
+    return f"{name} {REQUESTS[word].words}.{pause}"
 
 
 def _write_request(name: str, folders: Folders, values: Mapping[str, Any]) -> Path:
@@ -174,6 +182,11 @@ def follow_run(
             sent[path] = Request[request]
 
     job.control.forward = forward
+    with suppress(BusyError):  # what was asked while the process was being started
+        if epochs := job.control.take_epochs():
+            job.control.extend(epochs)
+        for request in job.control.pending - {Request.MORE_EPOCHS}:
+            job.control.ask(request)
     while True:
         was_alive = is_alive()  # before the look, so that the last events are not missed
         for event in reader.read():

@@ -61,6 +61,7 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
         datasets = find_datasets(run_plan.settings.aside.exam, host.folders)
         self._exam = workshop.read_exam(dataset.path for dataset in datasets)
         self._ended, self._seconds = time.monotonic(), 0.0  # of the last time that it was asked
+        self._is_quick = False  # the last time that all of it was
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Ask for the step before, whose checkpoint is on disk by now."""
@@ -75,7 +76,7 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
         At the end, Stop does not end the exam, unless it would let the user wait: Discard does.
         """
         run, host, log = self._run_plan, self._host, self._job.log
-        is_quick = at_end and self._seconds < MAX_WAIT
+        until = Request.DISCARD if at_end and self._is_quick else Request.STOP
         if not self._exam.questions or not dist_env.is_main_process():
             return
         started = time.monotonic()
@@ -85,12 +86,14 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
             progress = StageProgress(Stage(text="Asking the exam"), log)
             with pause_training_mode(model):
                 writer = Writer(model, host, self._job, style)
-                writer.until = Request.DISCARD if is_quick else Request.STOP
-                if not self._job.control.asked(writer.until):
+                writer.until = until
+                if not self._job.control.asked(until):
                     ask(self._exam, writer, self._job, progress, step)
         if not at_end:
             log.append(Stage(text="Training", kind=StageKind.TRAINING))
         self._ended, self._seconds = time.monotonic(), time.monotonic() - started
+        if not self._job.control.asked(until):
+            self._is_quick = self._seconds < MAX_WAIT
         self._step_log.exclude_time(self._seconds)
 
 

@@ -15,7 +15,7 @@ from transformers import StoppingCriteriaList, TextStreamer, TrainerCallback, se
 from ...core.engine import AnswerRequest
 from ...core.errors import ModelError
 from ...core.files import write_json
-from ...core.host import Host
+from ...core.host import Host, get_model_card
 from ...core.jobs import Advice, Answer, Job, JobEnded, Request, SampleGenerated, Stage, StageKind
 from ...data.rows import Prompt, PromptStyle, chat_prompt_style, detect_prompt_style, make_prompts
 from ...records.folder import run_files
@@ -31,7 +31,7 @@ MAX_LENGTHENING = 1.5  # by learning from preferences, before a warning
 
 def answer(question: AnswerRequest, host: Host, job: Job) -> JobEnded:
     """Answer a question with the LoRA and without it, and restore the model."""
-    tokenizer = make_working_tokenizer(host.card().tokenizer, host.chat_template())
+    tokenizer = make_working_tokenizer(get_model_card(host).tokenizer, host.chat_template())
     raw_tokenizer, text = tokenizer.tokenizer, question.prompt
     style: PromptStyle | None = PromptStyle("format", bos=tokenizer.bos)
     if question.as_chat:

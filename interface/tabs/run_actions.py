@@ -15,7 +15,7 @@ from ...core.files import safe_paths
 from ...core.host import Folders
 from ...core.jobs import EvidenceMeasured, JobEnded, RecallMeasured
 from ...records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
-from ...records.remote import REQUESTS, send_request
+from ...records.remote import confirm_request, send_request
 from ...settings.name_rules import name_problem
 from ...settings.parsing import parse_keys
 from ...train_utils import format_count, plural, size
@@ -180,7 +180,7 @@ def send(context: PageContext, request: str, chosen: str | None) -> str:
     name = require_choice(chosen).partition("/")[0]
     context.check_writable()
     send_request(name, request, context.host.folders)
-    return markup.card("", markup.paragraph(f"{name} {REQUESTS[request].words}."), mood="good")
+    return markup.card("", markup.paragraph(confirm_request(name, request, context.host.folders)), mood="good")
 
 
 def describe_missing_lora(run: LoraEntry | None, chosen: str) -> str:

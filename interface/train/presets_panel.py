@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import ProbeDone, probe_figures
+from ...core.jobs import Advice, ProbeDone, probe_figures
 from ...core.version import ROOT
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -262,22 +262,23 @@ class ProbePanel:
             add_handler(button.click, partial(self._on_click, fit=fit), inputs, outputs, what=button.value)
 
     async def _on_click(self, inputs: Mapping[Any, Any], *, fit: bool) -> AsyncIterator[dict[Any, Any]]:
-        context, values, probed = self._context, self._form.values(inputs), None
+        context, values, probed, told = self._context, self._form.values(inputs), None, list[str]()
         settings = training_settings({**values, "name": values.get("name") or "one-step"})
         work = partial(context.engine.probe, settings, context.host)
         async for message, events in context.follow_job("probe", "Testing one step", work):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
+            told += [event.text for event in events if isinstance(event, Advice)]
         if probed is not None:
             changes = probed.fitting if fit else {}
             yield {
-                self._result: probe_card(probed, values, fitted=fit),
+                self._result: probe_card(probed, values, told, fitted=fit),
                 self.made_from: context.made_from({**values, **changes}),
                 **self._form.updates(changes),
             }
 
 
-def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) -> str:
+def probe_card(probed: ProbeDone, values: Mapping[str, Any], told: Sequence[str], *, fitted: bool) -> str:
     """The result of the probe, with a button for settings that fit unless they are already filled in."""
     changes = presets.describe_changes(values, probed.fitting)
     if not changes:
@@ -288,8 +289,8 @@ def probe_card(probed: ProbeDone, values: Mapping[str, Any], *, fitted: bool) ->
         answer = "The run fits in memory." if probed.fits else "The run does not fit in memory."
         advice = Markup("<p>{} {}</p>").format(answer, markup.apply_button("; ".join(changes), probed.fitting))
     mood = markup.usage_mood(probed.peak, probed.free)
-    figures = markup.figures(probe_figures(probed))
-    return markup.card("", markup.outdated_notice("probe"), figures, advice, mood=mood)
+    figures, notes = markup.figures(probe_figures(probed)), map(markup.paragraph, told)
+    return markup.card("", markup.outdated_notice("probe"), figures, advice, *notes, mood=mood)
 
 
 NOTHING_HELPS = (

@@ -316,7 +316,9 @@ def test_a_chosen_model_that_is_gone_is_a_problem_and_not_replaced_by_the_chats(
     chosen = served.host.folders.models / "chosen.gguf"
     chosen.touch()
     served.host.choose_model("chosen.gguf", "bfloat16")
-    assert served.host.own_process.loading == "bfloat16"
+    served.host.unloads_for_runs = True
+    restarted = WebuiHost()
+    assert restarted.own_process.loading == "bfloat16" and restarted.unloads_for_runs
     assert problem() == NOT_READY.format("chosen.gguf")
     chosen.unlink()
     gone = f"chosen.gguf, chosen under 'What to train', is not in {chosen.parent}. Choose again."

@@ -72,7 +72,11 @@ def test_all_other_parts_of_the_page_are_drawn(data):
     assert_escaped(markup.job_status(data.draw(instances_of(jobs.Stage) | instances_of(jobs.JobEnded))))
     fetched = st.lists(instances_of(jobs.DownloadProgress) | instances_of(jobs.JobEnded), max_size=3)
     assert_escaped(page.download_state(job_of(data.draw(fetched), "download"))[1])
-    assert_escaped(probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, fitted=data.draw(st.booleans())))
+    told, fitted = (
+        [event.text for event in data.draw(st.lists(instances_of(jobs.Advice)))],
+        data.draw(st.booleans()),
+    )
+    assert_escaped(probe_card(data.draw(instances_of(jobs.ProbeDone)), {}, told, fitted=fitted))
     assert_escaped(report_view.example_card(data.draw(instances_of(ExamplePreview)), 3))
     runs = [run_list.ListedRun(entry) for entry in data.draw(st.lists(instances_of(LoraEntry), max_size=3))]
     assert_escaped(run_list.list_html(runs))

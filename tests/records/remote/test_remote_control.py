@@ -1,5 +1,6 @@
 """A run seen and controlled from another process: requests as files, and its progress."""
 
+import threading
 import time
 from contextlib import ExitStack
 
@@ -8,7 +9,7 @@ from training_pro.core.errors import BusyError, SavingError, SettingsError
 from training_pro.core.jobs import Job, Note, Request, RunPlanned, Stage, progress_text
 from training_pro.core.jobs.event_file import EVENTS
 from training_pro.records.folder import RunFolder, hold_run_lock, runs_in_progress
-from training_pro.records.remote import read_progress, remote_control, send_request
+from training_pro.records.remote import follow_run, read_progress, remote_control, send_request
 from training_pro.tests.fakes import a_step, make_folders
 
 ASKED = {"stop": {Request.STOP}, "resume": set(), "save": {Request.CHECKPOINT}, "wind-down": {Request.WIND_DOWN}}
@@ -46,6 +47,20 @@ def test_a_request_reaches_the_run_and_is_taken_once(folders, request_name):
     assert job.control.pending == ASKED[request_name]
     notes = [event.text for event in job.log.since(0) if isinstance(event, Note)]
     assert notes == [f"Request from another program: {request_name}."]
+
+
+def test_what_was_asked_before_the_run_had_a_process_reaches_it(folders):
+    tab, run, ended = Job("training", "a test"), Job("training", "a test"), threading.Event()
+    tab.control.ask(Request.STOP)
+    tab.control.extend(2.0)
+    with in_progress("a", run, folders):
+        follow = (folders.loras / "a", tab, folders, lambda: not ended.is_set(), 0.0)
+        following = threading.Thread(target=follow_run, args=follow)
+        following.start()
+        wait_for(lambda: run.control.pending == {Request.STOP, Request.MORE_EPOCHS})
+        ended.set()
+        following.join()
+    assert run.control.take_epochs() == 2.0
 
 
 def test_how_far_a_run_is_can_be_read_while_it_is_in_progress(folders):
