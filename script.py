@@ -22,15 +22,15 @@ def ui() -> None:
     """Draw the tab; an error is shown as a message in it and never raised into the webui."""
     try:
         from .core.jobs import SESSION, console
-        from .engine.process_engine import ProcessEngine
+        from .engine.process_engine import ENGINE
         from .hosts.webui import WebuiHost
         from .interface.base import PageContext
         from .interface.page import draw_tab
 
         SESSION.set_observer(console.console_observer(_say))
-        host, engine = WebuiHost(), ProcessEngine()
-        engine.find_runs(SESSION, host)
-        draw_tab(PageContext(host, engine, SESSION))
+        host = WebuiHost()
+        ENGINE.find_runs(SESSION, host)
+        draw_tab(PageContext(host, ENGINE, SESSION))
     except Exception as error:  # noqa: BLE001 - the tab shows it
         from .interface import fallback
 

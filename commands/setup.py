@@ -26,5 +26,6 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     work = virtual_env.set_up(folders, torch=args.torch, plan=args.plan)
     job = SESSION.start_without_model("environment", "Setting up training", work)
-    console.print_events(job, options.say, options.terminal())
+    with options.stop_on_signal(job):
+        console.print_events(job, options.say, options.terminal())
     return options.exit_code(job)

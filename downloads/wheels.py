@@ -106,12 +106,15 @@ def run_program(command: Sequence[str | Path], is_stopped: IsStopped) -> tuple[i
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": variables}
     options["creationflags"] = getattr(subprocess, "CREATE_NO_WINDOW", 0)
     with TemporaryFile() as output, subprocess.Popen(command, stdout=output, **options) as process:
-        while process.poll() is None:
-            if is_stopped():
-                process.kill()
-                raise StoppedError("Stopped.")
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
+        try:
+            while process.poll() is None:
+                if is_stopped():
+                    raise StoppedError("Stopped.")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+        except BaseException:  # on Windows, Ctrl+C does not reach a program that has no console
+            process.kill()
+            raise
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     if process.returncode:

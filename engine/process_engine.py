@@ -118,9 +118,6 @@ class ProcessEngine(PeftEngine):
                     reason = files.write_error_reason(error, folders.training)
                     raise SavingError(f"The run can't be started in {folders.training}: {reason}.") from error
                 ended = follow_to_end(job, folder.path, folders, is_alive)
-                latest = time.monotonic() + END_SECONDS
-                while is_alive() and time.monotonic() < latest:  # its model is in memory until it has gone
-                    time.sleep(0.1)
         except Exception as error:  # loading a model may raise anything, and the run has ended
             if ended is None:
                 raise
@@ -273,13 +270,17 @@ class Worker:
             if kind == "result":
                 return value
             if kind == "crash":
-                self._errors.seek(0)
-                raise ModelError(f"{value[0]}. {value[1] or last_lines(self._errors.read())}".strip())
+                raise ModelError(f"{value[0]}. {value[1] or self._last_lines()}".strip())
             name, values = value
             error = TrainingProError.__new__(getattr(errors, name, TrainingProError))
             Exception.__init__(error, values.pop("text"))
             vars(error).update(values)
             raise error
+
+    def _last_lines(self) -> str:
+        """What it printed last; only of one that has ended, because its stream shares this position."""
+        self._errors.seek(0)
+        return last_lines(self._errors.read())
 
     def _receive(self) -> None:
         try:
@@ -371,6 +372,9 @@ def follow_to_end(job: Job, folder: Path, folders: Folders, is_alive: Callable[[
         elif output:  # the error is in it
             text, output = output, text
         ended = JobEnded(outcome="failed", text=text, details=output)
+    latest = time.monotonic() + END_SECONDS
+    while is_alive() and time.monotonic() < latest:  # until then its model is in memory, and its output is open
+        time.sleep(0.1)
     if not is_in_progress(folder.name, folders):  # another program may have been faster with this name
         shutil.rmtree(running, ignore_errors=True)
     with suppress(OSError):
@@ -402,3 +406,7 @@ def copy_program(folders: Folders) -> Path:
             shutil.copytree(ROOT, scratch / copy.name, ignore=shutil.ignore_patterns(*NOT_FOR_RUNNING))
             files.move_new_folder(scratch / copy.name, copy)
     return copy
+
+
+# That of the tab: TextGen draws the tab anew when it restarts, and the worker must not stay behind with its model.
+ENGINE = ProcessEngine()

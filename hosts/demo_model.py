@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..core.errors import ModelError, first_line
 from ..core.files import move_new_folder, staging_folder
+from ..core.version import install_command
 from .standalone import unpacked_gguf
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -40,7 +41,7 @@ def make_demo_model(models: Path, say: Callable[[str], None]) -> Path:
     if missing := [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]:
         raise ModelError(
             f"{MODEL_NAME} can't be created because these packages are missing: {', '.join(missing)}. To install "
-            f"them, run: {sys.executable} -m pip install {' '.join(missing)}"
+            f"them, run: {install_command(' '.join(missing))}"
         )
     try:
         with staging_folder(folder) as temporary:

@@ -29,6 +29,7 @@ from ..core.host import (
     describe_precision,
 )
 from ..core.jobs import Job, JobEnded, JobFn, Request
+from ..core.version import install_command
 from ..downloads import download, hub_models
 from . import memory
 from .gguf_positions import complete_config
@@ -484,8 +485,7 @@ def _load_options(loading: str, *, is_gguf: bool = False) -> dict[str, Any]:
 
 def _require(package: str, purpose: str) -> None:
     if importlib.util.find_spec(package) is None:
-        command = f"{sys.executable} -m pip install {package}"
-        raise ModelError(f"The {package} package is needed {purpose}. Install it: {command}")
+        raise ModelError(f"The {package} package is needed {purpose}. Install it: {install_command(package)}")
 
 
 def _first_line(error: Exception) -> str:

@@ -135,9 +135,10 @@ def evaluation_context(model: torch.nn.Module) -> Iterator[None]:
 def preserve_rng() -> Iterator[None]:
     """Restore the random states, which the host's chat uses too, and accelerate's environment on exit."""
     python, numpy = random.getstate(), np.random.get_state()
+    cards = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)  # counted without a driver, too
     variables = {name: value for name, value in os.environ.items() if name.startswith("ACCELERATE_")}
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count()), device_type="cuda"):
+        with torch.random.fork_rng(cards, device_type="cuda"):
             yield
     finally:
         random.setstate(python)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from ...core.engine import GgufRequest
 from ...core.errors import ModelError, SavingError
 from ...core.files import atomic_write, read_json, write_error_reason
 from ...core.host import Host
+from ...core.version import install_command
 from ...records.folder import choose_output, loras
 from ..lora import adapter
 
@@ -55,7 +55,7 @@ class LayerDelta(NamedTuple):
 def export_gguf(request: GgufRequest, host: Host) -> Path:
     """Export the LoRA to a GGUF file; a file under the default name in the LoRA's folder is overwritten."""
     if find_spec("gguf") is None:
-        raise ModelError(f"Export needs the gguf package. Install it: {sys.executable} -m pip install gguf")
+        raise ModelError(f"Export needs the gguf package. Install it: {install_command('gguf')}")
     folder, name = adapter.lora_folder(request.lora, host).absolute(), str(request.lora)
     out = loras.gguf_file(folder)
     if request.out:

@@ -14,7 +14,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ...core.engine import MergeRequest
 from ...core.errors import ModelError, SavingError
-from ...core.files import PART_SUFFIX, move_new_folder, write_error_reason
+from ...core.files import PART_SUFFIX, free_bytes, move_new_folder, write_error_reason
 from ...core.host import Host, describe_precision, get_model_card
 from ...core.jobs import Job, JobEnded, Request, Stage
 from ...records.folder import choose_output
@@ -57,12 +57,11 @@ def merge(request: MergeRequest, host: Host, job: Job) -> JobEnded:
                 f"{card.name} did not fit on the GPU, and offloaded layers can't be merged. Merge on a "
                 "device where the whole model fits, such as the CPU. The LoRA is unchanged."
             )
-        parent = next(folder for folder in out.parents if folder.is_dir())
         needed = sum(p.numel() * p.element_size() for p in base.parameters()) * FREE_SPACE_FACTOR
-        free = shutil.disk_usage(parent).free
+        free = free_bytes(out)
         if free < needed:
             raise SavingError(
-                f"{parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
+                f"{out.parent} has {size(free)} free, but the model needs {size(needed)}. Free some space first."
             )
         job.log.append(Stage(text=f"Merging {request.lora} into {card.name}"))
         weights = merged_weights(base, folder, str(request.lora))

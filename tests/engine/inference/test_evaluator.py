@@ -127,6 +127,9 @@ def test_every_n_steps_and_on_request(place):
     results = evaluations(run_events(place, ask(Request.EVALUATE, 4), eval_every=0.375))
     expected = [(0, "start"), (3, "planned"), (4, "asked"), (6, "planned"), (8, "end")]
     assert [(e.step, e.why) for e in results] == expected
+    worse = {"early_stopping": 2, "learning_rate": 0.5}  # what the user asked for does not count
+    results = evaluations(run_events(place, ask(Request.EVALUATE, 4), name="b", eval_every=0.375, **worse))
+    assert [e.step for e in results] == [0, 3, 4, 6]
 
 
 def test_with_several_datasets_each_has_a_loss_in_steps_and_evaluations(place):

@@ -2,8 +2,10 @@
 
 import pytest
 from training_pro.core.errors import SavingError
+from training_pro.core.jobs import Session
 from training_pro.records import queue
-from training_pro.records.queue import Queue
+from training_pro.records.queue import DAMAGED_COPY, Queue, QueueRunner
+from training_pro.tests.fakes import FakeHost, make_folders
 
 
 def queue_of(*names):
@@ -45,14 +47,16 @@ def test_saved_and_loaded_it_is_the_same_with_the_last_ended_runs(tmp_path):
 
 
 def test_a_damaged_run_is_told_and_the_others_stay_and_a_broken_file_is_left_alone(tmp_path):
-    path, damage = tmp_path / "queue.json", []
+    host, damage = FakeHost(make_folders(tmp_path)), []
+    path = host.folders.queue
     queue.save(path, queue_of("a"))
     text = path.read_text().replace('"waiting": [', '"waiting": [3,')
     path.write_text(text)
     assert names(queue.load(path, damage)) == "a"
-    assert damage[0].startswith("queue: waiting, entry 1")
+    _, told = QueueRunner(host, None, Session()).read_with_damage()
+    assert damage[0].startswith("queue: waiting, entry 1") and damage[0] in told and DAMAGED_COPY in told
     queue.save(path, queue.load(path), damage)
-    assert (tmp_path / queue.DAMAGED_COPY).read_text() == text
+    assert path.with_name(DAMAGED_COPY).read_text() == text
     path.write_text("{")
     with pytest.raises(SavingError, match=r"queue\.json can't be read"):
         queue.load(path)
