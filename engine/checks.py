@@ -16,10 +16,10 @@ from ..core import dist_env
 from ..core.errors import ModelError, SettingsError, TrainingProError
 from ..core.findings import Finding, advice, problem, texts
 from ..core.host import Host, ModelCard
-from ..core.model_shape import ModelShape
+from ..core.model_shape import OUTER_LAYERS, ModelShape, target_layers
 from ..core.version import install_command, launch_command
 from ..records.folder import RunFolder, choose_run_folder, read_log
-from ..settings.definitions import RANDOM_SEED, SETTINGS, TrainingSettings
+from ..settings.definitions import RANDOM_SEED, SETTINGS, LoraSettings, TrainingSettings
 
 # A whole model has no LoRA that these could apply to.
 LORA_ONLY_KEYS = ("rslora", "dora", "lora_plus", "modules_to_save", "bias", "layers_to_transform", "train_head")
@@ -111,6 +111,8 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
     if lora.train_head and card and card.packed:
         loaded = "a GGUF model whose layers stay packed has no plain head to train"
         yield problem("train_head", f"Train Head: {loaded}. Load it as float32 or bfloat16 (--load float32).")
+    if card and card.given_name.endswith(".gguf"):
+        yield from _llama_cpp_advice(lora, shape)
     # A plain LoRA on all layers fits any model, and then no library is loaded. PEFT refuses dropout and DoRA on
     # experts that share one tensor.
     is_plain = lora.targets == SETTINGS["targets"].default and not lora.layers and not lora.saved_modules
@@ -119,6 +121,27 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         from .lora import lora_problems
 
         yield from lora_problems(lora, host)
+
+
+def _llama_cpp_advice(lora: LoraSettings, shape: ModelShape | None) -> Iterator[Finding]:
+    """Yield what of a LoRA on a GGUF file has no form in llama.cpp, with which most people use such files."""
+    kinds, listed = target_layers(lora.targets), () if isinstance(lora.targets, str) else lora.targets
+    is_outer = any(name.rpartition(".")[2] in OUTER_LAYERS for name in listed)
+    has_experts = shape is not None and shape.experts is not None and not (kinds and kinds <= {"q", "k", "v", "o"})
+    unknown = {
+        "dora": lora.dora,
+        "bias": lora.bias != "none",
+        "train_head": lora.train_head,
+        "modules_to_save": bool(lora.saved_modules),
+        "targets": has_experts or (shape is not None and shape.tied and is_outer),
+    }
+    for key in (key for key, is_used in unknown.items() if is_used):
+        remedy = "Choose q-k-v-o" if has_experts and key == "targets" else "Change it"
+        yield advice(
+            key,
+            f"{SETTINGS[key].label}: llama.cpp can't use such a LoRA. The run saves no .gguf file, so you can't "
+            f"attach the LoRA there. {remedy}, or merge the LoRA into the original model afterwards.",
+        )
 
 
 def check_run_folder(settings: TrainingSettings, host: Host, resume: str) -> Iterator[Finding]:
@@ -186,8 +209,8 @@ def loaded_model_problems(model: Any) -> Iterator[Finding]:
         name = getattr(method, "value", method)
         yield problem(
             "",
-            f"The model is quantized with {name}, which transformers can't train. Load the original model, and to "
-            "save memory, load it in 4-bit.",
+            f"The model is quantized with {name}, which transformers can't train. Choose a version of it with "
+            "16-bit weights. To save memory, load that one in 4-bit.",
         )
 
 

@@ -20,6 +20,13 @@ LLAMA3_CONTEXT = 8192  # the original one
 # (`llm_load_hparams` in llama-model.cpp), as their original configs do.
 LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
 TOLERANCE = 1e-3
+# transformers 5.23 leaves out Gemma 4's shared layers, its cap of the logits, and which layers have a window.
+HALF_READ = ("gemma4",)
+
+
+def refuse_half_read(header: Mapping[str, Any]) -> None:
+    if (architecture := header.get("general.architecture")) in HALF_READ:
+        raise ModelError(f"not everything in GGUF files of the architecture {architecture} is read.")
 
 
 def complete_config(config: Any, path: Path, header: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:

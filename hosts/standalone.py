@@ -32,7 +32,7 @@ from ..core.jobs import Job, JobEnded, JobFn, Request
 from ..core.version import install_command
 from ..downloads import download, hub_models
 from . import memory
-from .gguf_positions import complete_config
+from .gguf_positions import complete_config, refuse_half_read
 from .memory import check_placement, device_limits, parse_limits
 
 # Files that transformers loads from a folder with a config.json.
@@ -261,23 +261,25 @@ class StandaloneHost:
                 "auto, float32 or bfloat16."
             )
         requested = self._tokenizer_of.get(given, "")
+        tensors: Mapping[str, gguf_header.TensorInfo] = {}
         try:
             if is_gguf:
                 header = gguf_header.read_header(path)  # says what is wrong more plainly than transformers
                 tensors = gguf_header.read_tensors(path)
+                refuse_half_read(header)
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
             if is_gguf:
                 complete_config(config, path, header, tensors)
             read_tokenizer = AutoTokenizer.from_pretrained
             tokenizer = None if requested else read_tokenizer(folder, trust_remote_code=False, **options)
         except Exception as error:  # a damaged file makes transformers and tokenizers raise anything
+            is_whole = bool(tensors) and (isinstance(error, ModelError) or "not supported" in str(error))
             choice = "choose another one"
             if is_gguf:  # of any architecture or tokenizer that transformers can't read from such files
                 origin = gguf_header.find_base_model(path)
                 choice = f"use the original model{f', {origin}' * bool(origin)} (a folder with .safetensors files)"
-            raise ModelError(
-                f"{path} can't be read as a model: {_first_line(error)} Download it again, or {choice}."
-            ) from error
+            remedy = f"{choice[0].upper()}{choice[1:]}" if is_whole else f"Download it again, or {choice}"
+            raise ModelError(f"{path} can't be read as a model: {_first_line(error)} {remedy}.") from error
         packed = None
         if is_gguf:
             architecture = header["general.architecture"]

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils import ModulesToSaveWrapper, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -186,6 +186,11 @@ def load_lora(base: torch.nn.Module, folder: Path, name: str, strength: float = 
                     scaling[each] *= strength
         for weight, own in vars(base).get(KEPT_BIASES, ()):
             weight.data.copy_(own + strength * (weight.data - own))
+        for module in model.modules():
+            if isinstance(module, ModulesToSaveWrapper):
+                own_weights = dict(module.original_module.named_parameters())
+                for key, weight in module.modules_to_save[adapter_name].named_parameters():
+                    weight.data.copy_(own_weights[key] + strength * (weight.data - own_weights[key]))
     return model
 
 

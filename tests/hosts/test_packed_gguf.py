@@ -45,7 +45,6 @@ ARCHITECTURES = {
     **{name: {"expert_count": 4, "expert_used_count": 2} for name in ("qwen2moe", "qwen3moe")},
     "phi3": {"vocab_size": 32064},  # its padding token has the number 32000 in any file
     "bloom": {"attention.head_count": 4},
-    "gemma4": {"attention.key_length": 256},
     "minimax-m2": {"expert_count": 4, "expert_used_count": 2, "rope.dimension_count": 32},
     "falcon": {"attention.head_count_kv": 1},
     "mamba": {"ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.time_step_rank": 16, "ssm.inner_size": 2 * HIDDEN},
@@ -243,6 +242,8 @@ def test_a_run_on_packed_layers_ends_like_one_on_the_unpacked_model(place, tiny,
 def test_what_cannot_be_trained_on_packed_layers_or_saved_as_gguf_is_said(place, tiny, tmp_path):
     file = write_random(tmp_path / "packed.gguf", "llama")
     host, job = load(place, tiny, file)[0], Job("training", "a test")
+    (told,) = (text for text in PeftEngine().check(place.settings(dora=True), host).advice if "DoRA" in text)
+    assert "llama.cpp can't use such a LoRA" in told
     place.train(host, job=job, name="dora", dora=True, max_steps=1)
     (advice,) = (text for text in texts(job, Advice) if text.startswith("There is no dora.gguf."))
     assert "it was trained with DoRA, which llama.cpp does not support" in advice

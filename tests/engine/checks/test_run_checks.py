@@ -122,7 +122,7 @@ def test_a_model_whose_weights_cannot_be_trained_is_refused(with_lora, tmp_path)
     config, host = SimpleNamespace(quant_method="fp8"), with_lora.host()
     host.loaded_model().model.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=config)
     (only,) = reported_by_all(with_lora.settings(name="b"), host)
-    assert only.startswith("The model is quantized with fp8, which transformers can't train. Load the original")
+    assert only.startswith("The model is quantized with fp8, which transformers can't train. Choose a version")
 
 
 DECLARED = tuple(SETTINGS["optimizer"].choices)
