@@ -13,11 +13,11 @@ from typing import Any
 from ..core.errors import Remedy
 from ..core.files import Count
 from ..core.host import DeviceMemory, ModelCard
-from ..core.jobs import EvaluationDone, Job, LiveSettingsChanged, Note, PlanChanged, Request
+from ..core.jobs import EvaluationDone, Job, LiveSettingsChanged, Note, PlanChanged, Request, Step
 from ..data.prepare import TrainingData
 from ..data.report import MemoryModel, find_remedies
 from ..records.folder import RunFolder, run_files
-from ..records.report import GraphItem, graph_entries
+from ..records.report import GraphEvent, graph_events
 from ..schedulers import Phase, lr_multipliers
 from ..settings.definitions import SETTINGS, SavingSettings, StoppingSettings, TrainingSettings, section_keys
 from ..settings.live_settings import LiveSettings, resumed_settings
@@ -187,12 +187,19 @@ class StepLog:
     """Collects the steps of a run, with the smoothed loss and the time of each."""
 
     def __init__(self, graph: Sequence[Mapping[str, Any]], smoothed: float | None) -> None:
-        self.graph: list[GraphItem] = [*graph]
+        self.graph: list[GraphEvent] = graph_events(graph)
         self.smoothed = smoothed
-        of_steps = (entry.get("preferences") or {} for entry in graph)
-        self._chosen = [figures["chosen"] for figures in of_steps if "chosen" in figures]
+        self._chosen = [s.preferences["chosen"] for s in self.steps() if "chosen" in s.preferences]
         self._step_start = time.monotonic()
         self._step_end: float | None = None
+
+    def steps(self) -> list[Step]:
+        return [event for event in self.graph if isinstance(event, Step)]
+
+    def evaluations(self, validation_key: str) -> list[EvaluationDone]:
+        """The evaluations on this split, since others do not compare; all without one."""
+        events = [event for event in self.graph if isinstance(event, EvaluationDone)]
+        return [event for event in events if validation_key in ("", event.validation_key)]
 
     def begin_step(self) -> None:
         """Start the clock of a step; the time until now belongs to no step."""
@@ -230,7 +237,7 @@ class StepLog:
 
     def rates_used(self) -> list[float]:
         """Learning rates of all steps so far."""
-        return [float(entry["learning_rate"]) for entry in graph_entries(self.graph) if "learning_rate" in entry]
+        return [step.learning_rate for step in self.steps()]
 
 
 @dataclass(frozen=True)

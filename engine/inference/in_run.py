@@ -14,10 +14,9 @@ import numpy as np
 
 from ...core.jobs import EvaluationDone, Job, Note, RecallMeasured, Request, Stage, StageKind, events
 from ...data.examples import MIN_PASSAGE_TOKENS, Example, Examples, TextSource, find_example_datasets
-from ...records.report import GraphItem, graph_entries, read_evaluations
 from ...train_utils import FORWARD_SHARE, interval_steps, perplexity
 from ..compute import ModelCapabilities
-from ..plan import BatchingPhases, RunPlan
+from ..plan import BatchingPhases, RunPlan, StepLog
 from ..saving import RunState
 from ..tokenizer import make_working_tokenizer
 from .eval_loop import EvalLoop, Numbers, ProgressFn, StageProgress, log_failure
@@ -38,13 +37,13 @@ class RunMeasurements:
         model: Any,
         capabilities: ModelCapabilities,
         job: Job,
-        graph: list[GraphItem],
+        step_log: StepLog,
         phases: BatchingPhases,
         state: RunState,
     ) -> None:
         """`state` is that of the checkpoint from which the run resumes, if any."""
         split, settings, card = run_plan.data.validation, run_plan.settings, run_plan.card
-        self._run_plan, self._graph, self._phases, self._job = run_plan, graph, phases, job
+        self._run_plan, self._step_log, self._phases, self._job = run_plan, step_log, phases, job
         size = settings.aside.eval_batch_size
         batch_size = settings.steps.batch_size if isinstance(size, str) else size  # a word: as in training
         # Passages are predicted token by token, whatever the objective. Stop doesn't end their last measurement,
@@ -75,7 +74,7 @@ class RunMeasurements:
     def at_start(self, step: int) -> EvaluationDone | None:
         """Measure before the first step; when resuming, only what a stop has skipped."""
         evaluation = None
-        earlier = read_evaluations(graph_entries(self._graph), self._run_plan.validation_key)
+        earlier = self._step_log.evaluations(self._run_plan.validation_key)
         if not earlier:
             evaluation = self.evaluate(step, "start")
         elif self._is_due(step) and earlier[-1].step < step:
@@ -128,7 +127,7 @@ class RunMeasurements:
         what, stage = f"The evaluation after step {step}", Stage(text="Evaluating on the validation split")
         event = self._measure(what, stage, partial(self._evaluate, step, why), why)
         if event is not None:
-            self._graph.append(event)
+            self._step_log.graph.append(event)
         return event
 
     def _measure_recall(self, step: int, why: events.Trigger) -> None:

@@ -17,7 +17,7 @@ from ...core.files import is_disk_full, write_error_reason
 from ...core.jobs import Advice, CheckpointSaved, EvaluationDone, Job, Note, Request, Stage, StageKind, Step
 from ...records.folder import PARAMETERS, loras
 from ...records.folder import run_files as record
-from ...records.report import graph_entries
+from ...records.report import graph_entry
 from ...train_utils import format_count
 from ..compute import MachineMonitor, ModelCapabilities, StepSums, distributed
 from ..inference import RunMeasurements
@@ -57,8 +57,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._reason = ""
         self.step_log = StepLog(state.graph, state.smoothed)
         self.phases = BatchingPhases(run_plan, state.changes)
-        graph, phases = self.step_log.graph, self.phases
-        self.measurements = RunMeasurements(run_plan, model, capabilities, job, graph, phases, state)
+        self.measurements = RunMeasurements(run_plan, model, capabilities, job, self.step_log, self.phases, state)
         self.controller = RunController(run_plan, state.steering, job)
         self.group_settings: Sequence[Mapping[str, Any]] = ()  # of the optimizer, as the settings ask for them
         self.last_saved = start
@@ -218,7 +217,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             run_state = RunState(
                 step,
                 self.step_log.smoothed,
-                cast("list[record.GraphRecord]", graph_entries(self.step_log.graph)),
+                cast("list[record.GraphRecord]", map(graph_entry, self.step_log.graph)),
                 self._unchangeable,
                 list(self.phases.changes),
                 controller.memory(),
@@ -257,8 +256,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def log_split_batch(self, examples: int, size: int) -> None:
         """Log that a batch did not fit into memory and is split."""
-        last = next(graph_entries(self.step_log.graph[-1:]), None)
-        step = last["current_steps"] + 1 if last else 1
+        step = self.step_log.graph[-1].step + 1 if self.step_log.graph else 1
         self._log.append(
             Advice(
                 text=f"Step {step}: a batch of {examples} examples does not fit in memory. This step and all "

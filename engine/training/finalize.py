@@ -57,12 +57,9 @@ from ...records.report import (
     Mark,
     ReportData,
     charts,
-    graph_entries,
     graph_entry,
     graph_file,
     judge_run,
-    read_evaluations,
-    read_steps,
     render_report,
 )
 from ...schedulers import describe_phases
@@ -103,7 +100,6 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
     """Save the LoRA, which `write` writes into a folder, and the records of its run."""
     run_plan, controller, run_folder = trained.run_plan, trained.controller, trained.run_plan.folder
     divergence, step_log = trained.divergence, trained.step_log
-    graph = [*graph_entries(step_log.graph)]
     if divergence and divergence.spoiled:  # the last finite checkpoint is saved, or nothing
         for checkpoint in loras.checkpoints_with_weights(run_folder.path):
             if not failures.is_finite_checkpoint(checkpoint):
@@ -131,11 +127,13 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
         stopped = entry | {"ended": "stopped", "ended_because": f"the LoRA was saved in {folder.path} instead"}
         with suppress(OSError):  # it may be unwritable, which is why the LoRA is elsewhere
             write_json(run_folder.path / LOG, run_files.log_entry(stopped))
+    steps, evaluations = step_log.steps(), step_log.evaluations(run_plan.validation_key)
     verdict = judge_run(
-        graph,
+        steps,
+        evaluations,
         checkpoints,
-        run_plan.validation_key,
         best.step if best else 0,
+        evaluates=bool(run_plan.validation_key),
         recalls=[event for event in trained.recalls if not best or event.step <= best.step],
         planned=0 if is_done or divergence else run_plan.plan.steps,
     )
@@ -148,8 +146,7 @@ def save_and_record(trained: TrainingResult, write: safe_save.WriteFn, host: Hos
         with suppress(OSError, SavingError):  # checkpoints from before a resume are kept until now
             keep = controller.live.saving.keep_checkpoints
             loras.thin_checkpoints(folder.path, keep, controller.best.step)
-    steps = read_steps(graph)
-    if phases := measure_phases(steps, read_evaluations(graph, run_plan.validation_key)):
+    if phases := measure_phases(steps, evaluations):
         job.log.append(PhasesMeasured(phases=phases))
 
     reason = f" because {controller.stopped_by}" if controller.stopped_by else ""
@@ -191,8 +188,7 @@ def _write_records(
     job: Job,
 ) -> None:
     """Write the records; the log comes last, since its presence means that the run is complete."""
-    path, run_plan = folder.path, trained.run_plan
-    graph = [*graph_entries(trained.step_log.graph)]
+    path, run_plan, graph = folder.path, trained.run_plan, trained.step_log.graph
     lora, learning = run_plan.settings.lora, run_plan.settings.learning
     shape = f"rank {lora.rank}, alpha {lora.effective_alpha:g}, scaling {lora.strength:.3g}"
     title = (
@@ -202,7 +198,8 @@ def _write_records(
     marks = [Mark(step, name) for step, name in checkpoints.items()]
     picture, cache = path / run_files.GRAPH_IMAGE, folders.training / "matplotlib"
     safe_save.write_record(lambda: charts.draw_graph(graph, title, picture, marks, cache), path, job.log)
-    safe_save.write_record(lambda: write_json(path / run_files.GRAPH, graph), path, job.log)
+    entries = [*map(graph_entry, graph)]
+    safe_save.write_record(lambda: write_json(path / run_files.GRAPH, entries), path, job.log)
     if run_plan.data.examples.are_compared:
         decided = {"decisions": dict(run_plan.data.decisions)}
         safe_save.write_record(lambda: write_json(path / run_files.PAIRS, decided), path, job.log)
@@ -277,14 +274,12 @@ def _log_entry(
 ) -> dict[str, Any]:
     """Return what training_log.json says of the run, but for the verdict."""
     run_plan, step_log, events = trained.run_plan, trained.step_log, job.log.since(0)
-    report, graph, key = run_plan.data.report, [*graph_entries(step_log.graph)], run_plan.validation_key
-    steps, evaluations = read_steps(graph), read_evaluations(graph, key)
+    report, key = run_plan.data.report, run_plan.validation_key
+    steps, evaluations = step_log.steps(), step_log.evaluations(key)
+    last_step = graph_entry(steps[-1])
     entry = {
         **trained.model_info,
-        "loss": steps[-1].loss,
-        "learning_rate": steps[-1].learning_rate,
-        "epoch": steps[-1].epoch,
-        "current_steps": steps[-1].step,
+        **{each: last_step[each] for each in ("loss", "learning_rate", "epoch", "current_steps")},
         "ended": outcome,
         "ended_because": trained.controller.stopped_by,
         "ended_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -312,7 +307,7 @@ def _log_entry(
         *earlier, last = trained.recalls
         entry["recall"] = [*(replace(event, parts=()).as_log() for event in earlier), last.as_log()]
     versions = {name: version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    entry["training_time"] = duration(sum(e.get("seconds", 0) for e in graph))
+    entry["training_time"] = duration(sum(step.seconds for step in steps))
     entry["versions"] = versions | {"python": platform.python_version(), "training_pro": VERSION}
     if best:
         entry |= {"kept_step": best.step, "kept_because": best.words}

@@ -19,7 +19,7 @@ from transformers.integrations import integration_utils
 from ...core.errors import first_line
 from ...core.host import Folders
 from ...core.jobs import Advice, EventLog, LibraryMessage
-from ...records.report import graph_entries
+from ...records.report import graph_entry
 from ...settings.definitions import ReportingSettings
 from ...train_utils import is_logged
 from ..plan import RunPlan, StepLog
@@ -144,7 +144,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
         self._losses.append(float(logs["loss"]))
         # What transformers does not log: the smoothed loss and new evaluations.
         keys = ("smoothed_loss", "eval_loss", "eval_perplexity", "eval_accuracy")
-        new = [*graph_entries(self._step_log.graph[self._reported :])]
+        new = [*map(graph_entry, self._step_log.graph[self._reported :])]
         extra = {key: entry[key] for entry in new for key in keys if key in entry}
         for entry in new:
             extra |= {f"preferences/{name}": value for name, value in entry.get("preferences", {}).items()}

@@ -5,12 +5,12 @@ from . import graph_file as graph_file
 from .charts import Mark as Mark
 from .charts import draw_curve as draw_curve
 from .charts import draw_exam as draw_exam
-from .graph_file import GraphItem as GraphItem
+from .graph_file import GraphEvent as GraphEvent
 from .graph_file import Workload as Workload
 from .graph_file import best_evaluation as best_evaluation
 from .graph_file import estimate_time as estimate_time
-from .graph_file import graph_entries as graph_entries
 from .graph_file import graph_entry as graph_entry
+from .graph_file import graph_events as graph_events
 from .graph_file import read_evaluations as read_evaluations
 from .graph_file import read_steps as read_steps
 from .report import ReportData as ReportData

@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ...core.files import atomic_write
 from ...core.jobs import EvaluationDone, ExamAsked, Step
 from ...train_utils import format_count, format_digits, plural
-from .graph_file import read_evaluations, read_steps
+from .graph_file import GraphEvent
 
 # Maps a value to a coordinate.
 Scale = Callable[[float], float]
@@ -306,9 +306,7 @@ def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw_graph(
-    graph: Sequence[Mapping[str, Any]], title: str, path: Path, marks: Sequence[Mark], cache: Path
-) -> None:
+def draw_graph(graph: Sequence[GraphEvent], title: str, path: Path, marks: Sequence[Mark], cache: Path) -> None:
     """Draw losses, learning rate, evaluations, phases and marks; `cache` is a folder for the cache of fonts."""
     if not has_matplotlib():
         return
@@ -323,7 +321,8 @@ def draw_graph(
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
-    steps, evaluations = read_steps(graph), read_evaluations(graph)
+    steps = [event for event in graph if isinstance(event, Step)]
+    evaluations = [event for event in graph if isinstance(event, EvaluationDone)]
     numbers = [s.step for s in steps]
     lines = axes.plot(numbers, [s.loss for s in steps], color="#9db8d9", linewidth=1, label="loss")
     lines += axes.plot(numbers, [s.smoothed for s in steps], color="#1f5fa8", linewidth=2, label="smoothed loss")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from ...train_utils import FORWARD_SHARE, duration
 from ..folder import read_graph, read_log, run_files
 
 GraphEntry: TypeAlias = Mapping[str, Any]
-GraphItem: TypeAlias = GraphEntry | Step | EvaluationDone
+GraphEvent: TypeAlias = Step | EvaluationDone
 # Under which key a value of a step stands in its entry, in the order of the file.
 STEP_KEYS = {
     "step": "current_steps",
@@ -58,14 +58,7 @@ TEST = "use 'Test one step' under Memory and speed."
 UNKNOWN = f"Time: there is no earlier run with this model to estimate from. To estimate the time now, {TEST}"
 
 
-def graph_entries(graph: Iterable[GraphItem]) -> Iterator[GraphEntry]:
-    """The entries of a run in progress; those of a resumed run are entries already."""
-    # Made when they are asked for: as dicts, the steps of a long run would take much more memory than as events,
-    # which the event log has anyway.
-    return (graph_entry(item) if isinstance(item, (Step, EvaluationDone)) else item for item in graph)
-
-
-def graph_entry(event: Step | EvaluationDone) -> dict[str, Any]:
+def graph_entry(event: GraphEvent) -> dict[str, Any]:
     """Return a step or an evaluation as an entry."""
     keys, entry = EVALUATION_KEYS, dict[str, Any]()
     if isinstance(event, Step):
@@ -93,10 +86,17 @@ def read_steps(graph: Iterable[GraphEntry]) -> list[Step]:
     return steps
 
 
-def read_evaluations(graph: Iterable[GraphEntry], validation_key: str = "") -> list[EvaluationDone]:
-    """Read the evaluations; with `validation_key` only those on this split, since others do not compare."""
-    evaluations = [EvaluationDone(**_read_values(e, EVALUATION_KEYS)) for e in graph if "eval_loss" in e]
-    return [e for e in evaluations if validation_key in ("", e.validation_key)]
+def read_evaluations(graph: Iterable[GraphEntry]) -> list[EvaluationDone]:
+    return [EvaluationDone(**_read_values(e, EVALUATION_KEYS)) for e in graph if "eval_loss" in e]
+
+
+def graph_events(graph: Iterable[GraphEntry]) -> list[GraphEvent]:
+    """Read the steps and the evaluations of a graph, in their order."""
+    events = list[GraphEvent]()
+    for entry in graph:
+        events += read_steps([entry])
+        events += read_evaluations([entry])
+    return events
 
 
 def _read_values(entry: GraphEntry, keys: Mapping[str, str]) -> dict[str, Any]:

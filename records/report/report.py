@@ -84,7 +84,7 @@ def render_report(data: ReportData) -> str:
     verdict = read_verdict(data.log)
     if not verdict and steps:  # the run broke off
         evaluates, planned = bool(data.plan.evaluate_every), data.planned_steps
-        verdict = judge_run(data.graph, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
+        verdict = judge_run(steps, evaluations, {}, evaluates=evaluates, recalls=recalls, planned=planned).text
     tested = next((event for event in reversed(data.events) if isinstance(event, jobs.EvidenceMeasured)), None)
     # The settings that differ from their defaults, by label, in the order of the form.
     defaults = {key: setting.default for key, setting in SETTINGS.items()}

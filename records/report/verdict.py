@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...core.jobs import EvaluationDone, RecallMeasured, Step, event_words
 from ...train_utils import format_count
-from .graph_file import best_evaluation, read_evaluations, read_steps
+from .graph_file import best_evaluation
 
 VerdictKind = Literal[
     "could learn more",
@@ -73,23 +73,22 @@ def read_verdict(log: Mapping[str, Any]) -> str:
 
 
 def judge_run(
-    graph: Sequence[Mapping[str, Any]],
+    steps: Sequence[Step],
+    evaluations: Sequence[EvaluationDone],
     checkpoints: Mapping[int, str],
-    validation_key: str = "",
     kept: int = 0,
     *,
     evaluates: bool = False,
     recalls: Sequence[RecallMeasured] = (),
     planned: int = 0,
 ) -> Verdict:
-    """Judge a run by the entries of its graph, with the names of its checkpoints by step.
+    """Judge a run by its steps and its evaluations on one split, with the names of its checkpoints by step.
 
     `kept` is the step whose weights were kept, if it is not the last one. Without evaluations the verdict rests on
-    the training losses alone; `evaluates` or the fingerprint `validation_key` say that evaluations were planned.
-    `planned` is the number of steps of a run that did not finish.
+    the training losses alone; `evaluates` says that evaluations were planned. `planned` is the number of steps of
+    a run that did not finish.
     """
-    steps = read_steps(graph)
-    evaluations = [e for e in read_evaluations(graph, validation_key) if math.isfinite(e.loss)]
+    evaluations = [e for e in evaluations if math.isfinite(e.loss)]
     missing = "There was no validation split"
     if steps and steps[-1].step < EARLY_SHARE * planned and len(evaluations) < MIN_EARLY_EVALUATIONS:
         return _judge_training_losses(steps, missing, f"{steps[-1].step} of {format_count(planned, 'step')}")
@@ -101,7 +100,7 @@ def judge_run(
     else:
         if evaluations:
             missing = "The validation split was evaluated only once"
-        elif validation_key or evaluates:
+        elif evaluates:
             missing = "The run ended before the validation split was evaluated"
         verdict = _judge_training_losses(steps, missing)
     text = verdict.text + _describe_swings(steps)

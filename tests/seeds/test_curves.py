@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from training_pro.core.jobs import EvaluationDone, Step
 from training_pro.interface.run import charts
-from training_pro.records.report import judge_run
+from training_pro.records.report import judge_run, read_steps
 from training_pro.tests.coming_from import read_page
 from training_pro.tests.engine.architectures import read_log
 from training_pro.tests.seeds.conftest import run_events
@@ -14,7 +14,7 @@ from training_pro.tests.seeds.conftest import run_events
 def verdict(losses):
     """The verdict on a run of forty steps with these losses."""
     entries = [{"current_steps": n, "loss": losses(n), "smoothed_loss": losses(n)} for n in range(1, 41)]
-    return judge_run(entries, {}).text
+    return judge_run(read_steps(entries), [], {}).text
 
 
 def test_wild_fluctuations_of_the_loss_are_a_sign_of_a_too_high_rate():

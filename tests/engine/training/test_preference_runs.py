@@ -160,7 +160,7 @@ def test_a_fall_of_the_chosen_replies_is_said_once_also_after_a_resume():
     falling = [{"chosen": -1 - 0.03 * n} for n in range(60)]
     log = StepLog((), None)
     said = [n for n, figures in enumerate(falling) if log.warn_of_fall(figures)]
-    resumed = StepLog([{"preferences": figures} for figures in falling[:20]], 1.0)
+    resumed = StepLog([{"loss": 1.0, "preferences": figures} for figures in falling[:20]], 1.0)
     assert said == [20 + n for n, figures in enumerate(falling[20:]) if resumed.warn_of_fall(figures)]
     assert len(said) == 1 and not log.warn_of_fall({})
     assert not any(StepLog((), None).warn_of_fall({"chosen": -1.0}) for _ in range(30))

@@ -12,7 +12,7 @@ from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import RunsTab, TryTab
 from training_pro.interface.tabs.run_list import list_runs
 from training_pro.records.folder import hold_run_lock, trash
-from training_pro.records.report import judge_run
+from training_pro.records.report import judge_run, read_steps
 from training_pro.tests.fakes import FakeHost, make_folders
 from training_pro.tests.interface.visit import open_tab
 from training_pro.tests.records.on_disk import CUT_OFF, FINISHED, LOG, write_files
@@ -77,7 +77,8 @@ def choose(page, name):
 
 
 def test_the_card_has_the_verdict_as_a_sentence_and_the_report_as_a_page_of_its_own(page, folders):
-    verdict, report = judge_run(GRAPH, {}), '<!doctype html><title>"story" &amp; more</title>It <b>learned</b>.'
+    verdict = judge_run(read_steps(GRAPH), [], {})
+    report = '<!doctype html><title>"story" &amp; more</title>It <b>learned</b>.'
     log = {**LOG, "verdict": vars(verdict)}
     write_files(folders.loras, "story", {"training_log.json": log, "report.html": report})
     card = choose(page, "story")["runs-one"]

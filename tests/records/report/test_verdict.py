@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from training_pro.core.jobs import EvaluationDone, RecallFigures, RecallMeasured
+from training_pro.engine.plan import StepLog
 from training_pro.records.report import graph_entry, judge_live, judge_run, read_evaluations, read_steps
 
 FIGURES = {"perplexity": 1.0, "accuracy": 0.5, "tokens": 9, "seconds": 1.0, "validation_key": "mark"}
@@ -24,7 +25,8 @@ def graph(training, validation):
 
 
 def judged(training, validation, names=NAMES, **more):
-    return judge_run(graph(training, validation), names, **more)
+    entries = graph(training, validation)
+    return judge_run(read_steps(entries), read_evaluations(entries), names, **more)
 
 
 def test_it_began_to_memorize_where_the_two_losses_diverge():
@@ -65,9 +67,10 @@ def test_each_pair_of_curves_has_its_verdict(training, validation, kind, words):
 
 
 def test_evaluations_on_another_split_or_none_do_not_count():
-    assert judged(FALLING, MEMORIZED, validation_key="other").kind == "training loss only"
-    for more in ({"validation_key": "its digest"}, {"evaluates": True}):
-        assert "The run ended before the validation split was evaluated" in judged(FALLING, {}, **more).text
+    log = StepLog(graph(FALLING, MEMORIZED), None)
+    assert (len(log.evaluations("mark")), log.evaluations("other")) == (len(MEMORIZED), [])
+    text = judged(FALLING, {}, evaluates=True).text
+    assert "The run ended before the validation split was evaluated" in text
 
 
 def curve(step, *, fall=0.0, speed=2, rise=0.0):
@@ -90,8 +93,9 @@ def test_the_verdict_does_not_depend_on_how_often_the_run_was_evaluated(shape, k
     training = {step: 3.0 - step / 160 for step in range(1, 161)}
     for every in (1, 80):
         entries = graph(training, {step: curve(step, **shape) for step in range(0, 161, every)})
-        assert judge_run(entries, {}).kind == kind, every
-        assert live in judge_live(read_steps(entries), 160, read_evaluations(entries)), every
+        steps, evaluations = read_steps(entries), read_evaluations(entries)
+        assert judge_run(steps, evaluations, {}).kind == kind, every
+        assert live in judge_live(steps, 160, evaluations), every
 
 
 def recall(step, share, loss, unseen):
