@@ -22,11 +22,10 @@ from peft import PeftModel
 from ...core import dist_env, gguf_header
 from ...core.engine import GgufRequest
 from ...core.errors import SavingError, TrainingProError
-from ...core.files import read_json, write_json, write_text
+from ...core.files import read_json, write_json
 from ...core.host import Folders, Host, unwrap_peft
 from ...core.jobs import (
     Advice,
-    EvaluationDone,
     ExamAsked,
     Job,
     JobEnded,
@@ -42,26 +41,8 @@ from ...core.jobs import (
     peak_memory_of,
 )
 from ...core.version import VERSION, install_command
-from ...records.folder import (
-    LOG,
-    REPORT,
-    RunFolder,
-    inventory,
-    loras,
-    read_graph,
-    read_log,
-    read_samples,
-    run_files,
-)
-from ...records.report import (
-    Mark,
-    ReportData,
-    charts,
-    graph_entry,
-    graph_file,
-    judge_run,
-    render_report,
-)
+from ...records.folder import LOG, REPORT, RunFolder, loras, run_files
+from ...records.report import Mark, charts, graph_entry, graph_file, judge_run, write_report
 from ...schedulers import describe_phases
 from ...settings.definitions import FULL_FINETUNE
 from ...train_utils import checkpoint_step, duration
@@ -348,15 +329,7 @@ def _write_report(ended: JobEnded, folders: Folders, job: Job) -> None:
     try:
         if not folder.is_dir():
             return
-        graph: Sequence[Mapping[str, Any]] = read_graph(folder)
-        log = read_log(folder)
-        if ended.folder is None:  # it crashed, and no records were written: the curve of its events
-            every = (*planned.earlier, *events)
-            graph = [graph_entry(event) for event in every if isinstance(event, (Step, EvaluationDone))]
-            log = {}
-        samples, entry = read_samples(folder), inventory.read_entry(folder, folders)
-        data = ReportData(events=events, ended=ended, graph=graph, samples=samples, log=log, lora=entry)
-        write_text(folder / REPORT, render_report(data))
+        write_report(folder, events, ended, folders)
         job.log.append(Note(text=f"Report: {folder / REPORT}"))
     except Exception as error:  # noqa: BLE001 - the run is already saved, and a report must not fail it
         job.log.append(Advice(text=f"{REPORT} could not be written: {error or type(error).__name__}"))

@@ -13,11 +13,10 @@ from .graph_file import graph_entry as graph_entry
 from .graph_file import graph_events as graph_events
 from .graph_file import read_evaluations as read_evaluations
 from .graph_file import read_steps as read_steps
-from .report import ReportData as ReportData
 from .report import peak_name as peak_name
-from .report import render_report as render_report
 from .report import run_speed as run_speed
 from .report import write_missing_report as write_missing_report
+from .report import write_report as write_report
 from .verdict import judge_live as judge_live
 from .verdict import judge_run as judge_run
 from .verdict import read_verdict as read_verdict

@@ -19,7 +19,7 @@ from ...settings.definitions import SETTINGS
 from ...train_utils import duration, known_columns, size
 from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples, run_files
 from .charts import Mark, draw_curve, draw_exam, draw_recall_strip
-from .graph_file import read_evaluations, read_steps
+from .graph_file import graph_entry, read_evaluations, read_steps
 from .verdict import judge_run, read_verdict
 
 LISTED_EVENTS = (
@@ -67,8 +67,19 @@ def write_missing_report(folder: Path, folders: Folders) -> None:
         text = f"{text} Reason: {reason}."
     ended = jobs.JobEnded(at=entry.when, outcome=outcome, text=text, folder=folder)
     with suppress(OSError):
-        report = render_report(ReportData(events, ended, read_graph(folder), read_samples(folder), log, entry))
-        write_text(folder / REPORT, report)
+        write_report(folder, events, ended, folders)
+
+
+def write_report(folder: Path, events: Sequence[jobs.Event], ended: jobs.JobEnded, folders: Folders) -> None:
+    """Write the report on the run in this folder."""
+    graph: Sequence[Mapping[str, Any]] = read_graph(folder)
+    log = read_log(folder)
+    if ended.folder is None:  # it crashed, and no records were written: the curve of its events
+        every = (*next(event.earlier for event in events if isinstance(event, jobs.RunPlanned)), *events)
+        graph = [graph_entry(event) for event in every if isinstance(event, (jobs.Step, jobs.EvaluationDone))]
+        log = {}
+    data = ReportData(events, ended, graph, read_samples(folder), log, inventory.read_entry(folder, folders))
+    write_text(folder / REPORT, render_report(data))
 
 
 def render_report(data: ReportData) -> str:

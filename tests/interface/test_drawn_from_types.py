@@ -17,7 +17,8 @@ from training_pro.interface.run import RunView, report_view
 from training_pro.interface.tabs import perplexity_tab, run_list
 from training_pro.interface.train import probe_card
 from training_pro.records.folder import LoraEntry
-from training_pro.records.report import ReportData, graph_entry, render_report
+from training_pro.records.report import graph_entry
+from training_pro.records.report.report import ReportData, render_report
 from training_pro.tests.declared_values import PLAIN, STEP_ENTRIES, assert_escaped, event_types, instances_of
 
 SLOW = settings(

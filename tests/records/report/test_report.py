@@ -17,7 +17,7 @@ from training_pro.core.jobs import (
     Step,
 )
 from training_pro.records.folder import LoraEntry, inventory
-from training_pro.records.report import ReportData, render_report
+from training_pro.records.report.report import ReportData, render_report
 from training_pro.settings.definitions import TrainingSettings
 
 ODD = "<b>&\"'</b></p><script>alert(1)</script>"
