@@ -6,7 +6,6 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ..core.errors import SavingError
 from ..core.host import Folders
@@ -71,14 +70,13 @@ def _act(action: str, args: argparse.Namespace, folders: Folders) -> None:
         if item is None:
             names = ", ".join(dict.fromkeys(item.name for item in items)) or "nothing"
             raise SavingError(f"There is no {name!r} in the trash. It contains: {names}.")
-        say(f"{_name_of(trash.restore_item(item, folders), folders)} is restored.")
+        say(f"{trash.restore_item(item, folders).relative_to(folders.loras).as_posix()} is restored.")
     elif action == "--delete":
-        name = _name_of(inventory.find_folder(name, folders), folders)
         deleted = trash.move_to_trash(name, folders)
         say(
-            f"{name} is in the trash ({size(deleted.size)}).\n"
-            f"To restore it, run:  {_command(args, f'{name} --restore')}\n"
-            f"To delete it permanently, run:  {_command(args, f'{name} --empty-trash')}"
+            f"{deleted.name} is in the trash ({size(deleted.size)}).\n"
+            f"To restore it, run:  {_command(args, f'{deleted.name} --restore')}\n"
+            f"To delete it permanently, run:  {_command(args, f'{deleted.name} --empty-trash')}"
         )
     elif action == "--slim":
         folder = inventory.find_folder(name, folders)
@@ -98,22 +96,13 @@ def _act(action: str, args: argparse.Namespace, folders: Folders) -> None:
         lora = copy_as_lora(inventory.find_folder(name, folders), value, folders)
         say(f"{lora.name} is now a separate LoRA: {lora}")
     else:
-        run_files.write_note(_run_folder(name, folders), value)
-
-
-def _name_of(folder: Path, folders: Folders) -> str:
-    return folder.relative_to(folders.loras).as_posix()
-
-
-def _run_folder(name: str, folders: Folders) -> Path:
-    """Folder of the run with this name, or of the run that owns the checkpoint with this name."""
-    return folders.loras / inventory.find_folder(name, folders).relative_to(folders.loras).parts[0]
+        run_files.write_note(inventory.find_run(name, folders), value)
 
 
 def _list(args: argparse.Namespace, folders: Folders) -> None:
     """Print all runs in a table, or one run with everything in its folder."""
     if args.name:
-        runs = [inventory.read_entry(_run_folder(args.name, folders), folders)]
+        runs = [inventory.read_entry(inventory.find_run(args.name, folders), folders)]
     else:
         runs = inventory.list_entries(folders)
     deleted, cached = trash.list_trash(folders), arrow_store.store_size(folders)

@@ -33,8 +33,7 @@ def chosen_folder(chosen: str | None, folders: Folders) -> Path:
 
 
 def run_folder(chosen: str | None, folders: Folders) -> Path:
-    """The folder of the chosen run, or of the run that the chosen checkpoint belongs to."""
-    return folders.loras / chosen_folder(chosen, folders).relative_to(folders.loras).parts[0]
+    return inventory.find_run(require_choice(chosen), folders)
 
 
 def new_name(typed: str | None, kind: str) -> str:

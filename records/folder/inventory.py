@@ -136,6 +136,11 @@ def find_folder(name: str, folders: Folders) -> Path:
     return parts[part]
 
 
+def find_run(name: str, folders: Folders) -> Path:
+    """Return the folder of the run with this name, or of the run that owns the checkpoint with this name."""
+    return folders.loras / find_folder(name, folders).relative_to(folders.loras).parts[0]
+
+
 def slimmable_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a run that may be slimmed, or the chosen one."""
     if _kind(folder) in ("checkpoint", "backup"):
