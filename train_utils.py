@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -148,6 +149,11 @@ def time_of_day(moment: float, now: float) -> str:
     day, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
     days = (day.date() - today.date()).days
     return f"{day:%H:%M}" + {0: "", 1: " tomorrow"}.get(days, f" in {days} days")
+
+
+def date_and_time(moment: float) -> str:
+    """A moment in local time: '2026-11-21 06:40'."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def size(byte_count: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 
 from ..core.errors import SavingError
@@ -12,7 +11,7 @@ from ..core.host import Folders
 from ..core.version import launch_command
 from ..data import arrow_store
 from ..records.folder import LoraEntry, copy_as_lora, inventory, loras, refuse_in_progress, run_files, trash
-from ..train_utils import align_columns, size
+from ..train_utils import align_columns, date_and_time, size
 from . import options
 from .options import say
 
@@ -119,7 +118,7 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
         lora = runs[0]
         loss = "" if lora.loss is None else f", loss {lora.loss:.4f}"
         lines = [
-            f"{lora.name}: {lora.status}, {_format_date(lora)}, on {lora.model or 'an unknown model'}",
+            f"{lora.name}: {lora.status}, {date_and_time(lora.when)}, on {lora.model or 'an unknown model'}",
             f"{_format_steps(lora) or '0'} steps{loss}, {size(lora.size)} in {lora.folder}",
         ]
         labels = {"checkpoint": "full checkpoint", "LoRA only": "the LoRA only", "backup": "timed backup"}
@@ -133,7 +132,7 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
             loss = "" if lora.loss is None else f"{lora.loss:.4f}"
             checkpoints = sum(part.kind in ("checkpoint", "LoRA only") for part in lora.parts)
             figures = (_format_steps(lora), loss, str(checkpoints), size(lora.size))
-            rows.append((lora.name, lora.status, _format_date(lora), lora.model, *figures))
+            rows.append((lora.name, lora.status, date_and_time(lora.when), lora.model, *figures))
         total = size(sum(lora.size for lora in runs))
         lines = [*align_columns(rows), f"{len(runs)} in total, {total}."]
     if deleted and not args.name:
@@ -149,10 +148,6 @@ def _list(args: argparse.Namespace, folders: Folders) -> None:
     for lora in runs:
         for sentence in run_files.describe_damage(lora.damage):
             say(f"{lora.name}: {sentence}")
-
-
-def _format_date(lora: LoraEntry) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(lora.when))
 
 
 def _format_steps(lora: LoraEntry) -> str:

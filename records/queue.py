@@ -24,7 +24,7 @@ from ..core.jobs import Job, JobEnded, Request, Session, StartedFromQueue
 from ..core.readable import readable
 from ..settings.definitions import FULL_FINETUNE, SETTINGS, TrainingSettings
 from ..settings.parsing import training_settings
-from ..train_utils import plural
+from ..train_utils import date_and_time, plural
 from .folder import is_in_progress, loras, recover_interrupted, with_final_name
 
 MAX_ENDED_RUNS = 20  # in the file
@@ -278,8 +278,8 @@ class QueueRunner:
                     self._auto_start.disable(reason)
                 return False
             more = f"{waiting} more {plural(waiting, 'run is', 'runs are')}" if waiting else "no more runs are"
-            added_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.added))
-            started = StartedFromQueue(text=f"Started from the queue (added on {added_at}); {more} waiting.")
+            added_on = date_and_time(run.added)
+            started = StartedFromQueue(text=f"Started from the queue (added on {added_on}); {more} waiting.")
 
             def work(job: Job) -> JobEnded:
                 job.log.append(started)

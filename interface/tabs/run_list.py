@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ...records.report import Mark, best_evaluation, read_evaluations, read_step
 from ...settings import files, presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import RATE_FACTOR
-from ...train_utils import duration, format_count, natural_key, plural, size
+from ...train_utils import date_and_time, duration, format_count, natural_key, plural, size
 from ..base import markup
 from ..run import line_chart, loss_curve
 
@@ -64,7 +63,7 @@ class ListedRun:
 
     @property
     def date(self) -> str:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.entry.when))
+        return date_and_time(self.entry.when)
 
     @property
     def steps(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,7 +20,7 @@ from ...settings.live_settings import LIVE_KEYS
 from ...settings.other_names import Named, find_settings
 from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
-from ...train_utils import StepPlan, plural
+from ...train_utils import StepPlan, date_and_time, plural
 from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup, page_load, refresh_choices
 from ..base import form as layout
 from ..run import RunPanel, small_lr_svg
@@ -79,7 +78,7 @@ class ResumePanel:
     def _list_runs(self) -> dict[Any, Any]:
         lines, names = [], []
         for run in self._crashed_runs():
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
+            when = date_and_time(run.at)
             steps = f" of {run.steps}" if run.steps else ""
             stopped = f"{run.name} stopped unexpectedly at step {run.step}{steps} ({when})."
             lines.append(f"{stopped} If you resume it, {run.lost_work}.")

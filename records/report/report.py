@@ -16,7 +16,7 @@ from ...core.host import Folders
 from ...core.html import html
 from ...settings import presets
 from ...settings.definitions import SETTINGS
-from ...train_utils import duration, known_columns, size
+from ...train_utils import date_and_time, duration, known_columns, size
 from ..folder import REPORT, LoraEntry, inventory, read_graph, read_log, read_samples, run_files
 from .charts import Mark, draw_curve, draw_exam, draw_recall_strip
 from .graph_file import graph_entry, read_evaluations, read_steps
@@ -120,8 +120,8 @@ def render_report(data: ReportData) -> str:
     return html(
         Path(__file__).with_name("report.html").read_text(encoding="utf-8"),
         data=data,
-        began_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(began)),
-        ended_at=time.strftime("%Y-%m-%d %H:%M", time.localtime(data.ended.at)),
+        began_at=date_and_time(began),
+        ended_at=date_and_time(data.ended.at),
         reasons=reasons[:1] if data.ended.verdict else reasons,  # the verdict has a paragraph of its own
         verdict=verdict,
         figures=_figures(data, steps, evaluations),
