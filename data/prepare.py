@@ -153,9 +153,7 @@ def prepare(
         elif settings.text.min_chars:
             reason = "Lower 'Ignore small blocks', or choose another dataset."
         raise DataError("\n".join(said.problems) or f"Dataset: there is nothing left to train on. {reason}")
-    steps = settings.steps
-    sizes = (steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-    plan = StepPlan(len(examples), *sizes, dist_env.world_size())
+    plan = settings.steps.plan(len(examples), dist_env.world_size())
     memory = MemoryModel.of(card, examples, machine)
     checkpointing, alpha = resolve_checkpointing(memory, settings), settings.lora.effective_alpha
     resolved = ResolvedSettings(rules.cutoff, plan.effective_accumulation, checkpointing, alpha)

@@ -462,6 +462,9 @@ class StepSettings:
         fixed=True,
     )
 
+    def plan(self, examples: int, processes: int = 1) -> StepPlan:
+        return StepPlan(examples, self.batch_size, self.accumulation, self.epochs, self.max_steps, processes)
+
 
 @dataclass(frozen=True)
 class SwitchSettings:

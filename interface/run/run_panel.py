@@ -22,7 +22,6 @@ from ...settings import presets
 from ...settings.definitions import SETTINGS
 from ...settings.live_settings import LIVE_KEYS, LiveSettings
 from ...settings.parsing import settings_and_problems, training_settings
-from ...train_utils import StepPlan
 from ..base import Form, PageContext, add_handler, confirm_click, load_script, markup
 from . import report_view
 from .charts import lr_plan_html
@@ -255,9 +254,7 @@ class RunPanel:
         if report.memory and own is not None and own.unloads_chat:
             report = report.with_findings([note("", CHAT_IN_MEMORY)])
         if report.examples:
-            steps = settings.steps
-            plan = StepPlan(report.examples, steps.batch_size, steps.accumulation, steps.epochs, steps.max_steps)
-            lr_plan = lr_plan_html(settings, plan)
+            lr_plan = lr_plan_html(settings, settings.steps.plan(report.examples))
         packing = settings.machine.packing != "off"
         yield {self._response: report_view.html(report, lr_plan, packing=packing)}
 

@@ -397,8 +397,7 @@ def schedule_svg(values: Mapping[str, Any], examples: int) -> str:
         settings = training_settings({**values, "name": "look", "data": ["look"]})
     except TrainingProError:
         return ""
-    plan = StepPlan(examples or ASSUMED_EXAMPLES, **_parse(values, STEP_KEYS))
-    return small_lr_svg(settings, plan)
+    return small_lr_svg(settings, settings.steps.plan(examples or ASSUMED_EXAMPLES))
 
 
 def _parse(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
