@@ -150,6 +150,10 @@ class DeviceMemory:
     reserved: int = 0  # part of `used` that this process has reserved: a run can use it again
 
     @property
+    def is_cpu(self) -> bool:
+        return self.device.lower().startswith("cpu")
+
+    @property
     def free(self) -> int:
         """Memory that this process can use, including the loaded model; 0 if unknown."""
         return self.total - self.used + self.reserved

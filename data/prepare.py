@@ -160,10 +160,10 @@ def prepare(
     of_both = (*examples.sources, *validation.sources)
     kinds = {"rows" if isinstance(source, RowSource) else "text" for source in of_both}
     kinds |= {"chats"} if private else set()
-    on_cpu = machine is not None and machine.device.lower().startswith("cpu")
+    on_cpu = machine is not None and machine.is_cpu
     unused = tuple(unused_settings(settings.values(), kinds, on_cpu=on_cpu))
     loaded_texts = [text for dataset in loaded for text in dataset.texts]
-    report = report_run(context, said, examples, validation, plan, loaded_texts, memory, machine)
+    report = report_run(context, said, examples, validation, plan, loaded_texts, memory)
     report = replace(report.with_findings(unused), resolved=resolved)
     return TrainingData(examples, validation, plan, resolved, report, unused, made.decided)
 

@@ -73,7 +73,7 @@ def check_run(settings: TrainingSettings, host: Host) -> Iterator[Finding]:
         dtype = str(model.dtype).removeprefix("torch.")
         yield from loaded_model_problems(model)
     else:
-        device = "cpu" if host.memory().device.lower().startswith("cpu") else "cuda"
+        device = "cpu" if host.memory().is_cpu else "cuda"
         held = card.weight_precision(on_card=device != "cpu") if card else ""
         dtype = held if "float" in held else ""
     yield from optimizer_problems(settings.learning.optimizer, device)

@@ -73,10 +73,10 @@ class MemoryModel:
         shape, lengths = ModelShape.of(card.config, card.param_counts), examples.lengths()
         if shape is None or not lengths:
             return None
-        free = machine.free if machine else 0
+        free, on_card = (machine.free, not machine.is_cpu) if machine else (0, False)
         longest, most = sorted(lengths, reverse=True), sorted(examples.learned(), reverse=True)
         sides = 2 if examples.are_compared else 1
-        return MemoryModel(shape, card, tuple(longest), tuple(most), is_gpu(machine), free, sides)
+        return MemoryModel(shape, card, tuple(longest), tuple(most), on_card, free, sides)
 
     def fits(self, estimate: MemoryEstimate) -> bool:
         """Whether an estimate fits into the free memory; on a GPU with unknown memory it does not."""
@@ -145,10 +145,6 @@ def resolve_checkpointing(model: MemoryModel | None, settings: TrainingSettings)
         return "off"
     ways = ("off", "half")
     return next((way for way in ways if model.fits(model.memory(settings, checkpointing=way))), "on")
-
-
-def is_gpu(machine: DeviceMemory | None) -> bool:
-    return machine is not None and not machine.device.lower().startswith("cpu")
 
 
 def largest_batch(model: MemoryModel, settings: TrainingSettings, scale: float = 1.0) -> int:
@@ -285,15 +281,11 @@ class DiskEstimate:
             )
 
 
-def estimate_disk(
-    settings: TrainingSettings, card: ModelCard, plan: StepPlan, folder: Path, machine: DeviceMemory | None = None
-) -> DiskEstimate | None:
-    """Estimate the disk space of a run; None where the config does not give the model's size."""
-    shape, lora, saving = ModelShape.of(card.config, card.param_counts), settings.lora, settings.saving
-    if shape is None:
-        return None
+def estimate_disk(model: MemoryModel, settings: TrainingSettings, plan: StepPlan, folder: Path) -> DiskEstimate:
+    """Estimate the disk space of a run."""
+    shape, lora, saving = model.shape, settings.lora, settings.saving
     # A LoRA is float32, other weights have the model's dtype.
-    weight_bytes = 4 if card.weight_precision(on_card=is_gpu(machine)) == "float32" else 2
+    weight_bytes = 4 if model.card.weight_precision(on_card=model.on_card) == "float32" else 2
     per_weight, state_bytes = _bytes_per_weight(_state_bytes(settings), weight_bytes), _state_bytes(settings)
     trained, others = _trained_numbers(shape, lora)
     made, state = weight_bytes * trained, round(per_weight * trained)
@@ -322,6 +314,6 @@ def estimate_disk(
         most=copies * (made + state) + slim * made + made + RECORD_BYTES,
         free=free_bytes(folder),
         whole=lora.whole_model,
-        exact=card.param_counts is not None,
+        exact=model.card.param_counts is not None,
         unwritable="" if os.access(parent, os.W_OK) else str(parent),
     )

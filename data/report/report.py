@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.findings import Finding, Suggestion, sort_findings, texts
-from ...core.host import DeviceMemory
 from ...settings.rules import check_settings
 from ...train_utils import StepPlan, format_count, plural
 from .. import batch_order
@@ -286,7 +285,6 @@ def report_run(
     plan: StepPlan,
     loaded_texts: Sequence[LoadedText],
     memory: MemoryModel | None,
-    machine: DeviceMemory | None,
 ) -> DatasetReport:
     """The report on the examples and the steps of a run, after what was `said` while they were made."""
     settings, tokenizer, lengths = context.settings, context.tokenizer, examples.lengths()
@@ -301,7 +299,7 @@ def report_run(
     passages = [] if examples.are_compared else pick_passages(examples, count, bos)
     passages += pick_passages(validation, count, bos) if passages else []
     folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
-    disk = estimate_disk(settings, context.card, plan, folder, machine)
+    disk = estimate_disk(memory, settings, plan, folder) if memory else None
     report = replace(
         said,
         examples=len(examples),

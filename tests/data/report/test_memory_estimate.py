@@ -102,7 +102,8 @@ def estimate(folder, machine=None, loading="", **more):
     settings = training_settings({"name": "a", "data": ["x.txt"], **more})
     plan = StepPlan(400, 4, 1, settings.steps.epochs)
     card = add_param_count(ModelCard("m", {**EIGHT_B, "dtype": None}, None, loading), settings)
-    return estimate_disk(settings, card, plan, folder / "not" / "there", machine)
+    model = MemoryModel.of(card, FakeExamples(1024), machine)
+    return estimate_disk(model, settings, plan, folder / "not" / "there")
 
 
 def told(disk, free, level="problem"):
