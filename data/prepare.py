@@ -221,8 +221,7 @@ class _Making:
         self.reports.append(SourceReport.of(data.name, kind, examples, notes, data.share, files=files, text=whole))
         # Of a large file, the first part: searching all of it would take its whole text in memory.
         searched = [text for text in dataset.texts if text.part <= 1]
-        fingerprint = self.context.tokenizer.fingerprint
-        self.said += inspect_texts(data.name, searched, rules.hard_cut, self.context.folders, fingerprint, store)
+        self.said += inspect_texts(data.name, searched, rules.hard_cut, self.context.folders, store)
         if len(searched) < len(dataset.texts):
             self.said.append(
                 note(

@@ -124,13 +124,13 @@ class TextInspector:
 
 
 def inspect_texts(
-    name: str, texts: Sequence[LoadedText], hard_cut: str, folders: Folders, fingerprint: str, store: Store
+    name: str, texts: Sequence[LoadedText], hard_cut: str, folders: Folders, store: Store
 ) -> list[Finding]:
     """Findings on the words of a dataset of texts, section by section; stored or worked out now."""
     phrases = load_refusal_phrases(folders)
     contents = [str(text.text) for text in texts]
     digests = map(arrow_store.text_digest, contents)
-    key = fingerprint and arrow_store.cache_key("words and lines", name, hard_cut, phrases, *digests)
+    key = arrow_store.cache_key("words and lines", name, hard_cut, phrases, *digests)
     if entry := store.load(key):
         return [Finding(*values) for values in entry.metadata]
     inspector = TextInspector(phrases)
