@@ -193,9 +193,9 @@ class PeftEngine:
 
     def exam(self, exam: str, lora: LoraName, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
-            from .inference import exam as asking
+            from .inference import study
 
-            return asking.ask_exam(exam, lora, host, job)
+            return study.ask_exam(exam, lora, host, job)
 
     def draw_map(self, asked: MapRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
