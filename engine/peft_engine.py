@@ -181,9 +181,9 @@ class PeftEngine:
 
     def write_pairs(self, data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):
-            from .inference import author_pairs
+            from .inference import study
 
-            return author_pairs.write_pairs(data, out, tokens, host, job)
+            return study.write_pairs(data, out, tokens, host, job)
 
     def study(self, asked: StudyRequest, host: Host, job: Job) -> JobEnded:
         with _model_in_use(host, job):

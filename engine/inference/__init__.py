@@ -1,6 +1,5 @@
 """Measuring a model (validation split, recall, perplexity, evidence) and letting it write."""
 
-from . import author_pairs as author_pairs
 from . import eval_loop as eval_loop
 from . import evidence as evidence
 from . import generation as generation

@@ -1,33 +1,36 @@
-"""What a model writes in batches: notes on a dataset, into a file that a run can train on, and answers to exams.
+"""What a model writes: notes on a dataset, and pairs against its author, to train on; and answers to exams.
 
 An exam is answered greedily and in short, without the text, before, during and after a run.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import TrainerCallback
 
 from ...core import dist_env
 from ...core.engine import AnswerRequest, LoraName, StudyRequest
 from ...core.errors import DataError, StoppedError
-from ...core.files import write_json
+from ...core.files import descendant, write_json, write_text
 from ...core.host import Host, get_model_card
 from ...core.jobs import ExamAsked, Job, JobEnded, NotesTaken, Request, SectionScore, Stage, StageKind
 from ...data import workshop
 from ...data.dataset_index import find_datasets, locate_dataset
+from ...data.examples import GOLDEN_RATIO, MIN_TOKENS, TextSource
 from ...data.rows import PromptStyle, chat_prompt_style, detect_prompt_style, load_refusal_phrases
 from ...data.workshop import study as notes
 from ...records.folder import run_files
 from ...settings.definitions import TrainingSettings
-from ...settings.parsing import row_settings
+from ...settings.parsing import row_settings, training_settings
 from ...train_utils import checkpoint_step, duration, format_count
 from ..compute import failures
 from ..lora import adapter, pause_training_mode, preserve_rng
@@ -37,10 +40,12 @@ from .eval_loop import EvalLoop, ProgressFn, StageProgress, log_failure, lora_ph
 from .evidence import MAX_ANSWER_TOKENS, MORE_TOKENS, NOTHING_SAVED
 from .generation import generate_ids, lora_prompt_style
 from .in_run import MAX_SHARE
+from .perplexity import prepare_for_host
 
 BATCH, MAX_ROUNDS = 16, 20
 # The first round is the most faithful one; the notes of later ones must differ from it.
 FIRST_TEMPERATURE, TEMPERATURE = 0.2, 0.8
+PAIRS_SUFFIX = ".pairs.jsonl"
 MAX_WAIT = 60.0  # seconds that a user who has pressed Stop waits for the last exam
 
 
@@ -120,6 +125,53 @@ def _plan_notes(
         what = f"no section of {Path(asked.data).name} with less than {asked.target:.0%} right"
         raise DataError(f"The last exam of {folder.name} names {what}. There is nothing to study again.")
     return tasks
+
+
+def write_pairs(data: str, out: str, tokens: int, host: Host, job: Job) -> JobEnded:
+    """Continue passages of a text with the model, about so many tokens, and add them to the table of pairs."""
+    card = get_model_card(host)
+    tokenizer = make_working_tokenizer(card.tokenizer)
+    table = descendant(
+        host.folders.datasets, out.removesuffix(PAIRS_SUFFIX) + PAIRS_SUFFIX, "Pairs", refusal=DataError
+    )
+    # By line feeds alone: a text may have other line ends.
+    written_before = table.read_text(encoding="utf-8").split("\n") if table.is_file() else []
+    lines = [f"{line}\n" for line in written_before if line.strip()]
+    done, spent = {json.loads(line)["prompt"] for line in lines}, 0
+    # Blocks begin where sentences do; the first half of each is the prompt.
+    examples = prepare_for_host(training_settings({"name": "pairs", "data": [data]}), host, card, job).examples
+    if not all(isinstance(source, TextSource) for source in examples.sources):
+        raise DataError(f"{data} has rows. Choose raw text of one author.")
+    # In this order, the passages are spread evenly over the text wherever it ends.
+    order = np.argsort(np.arange(len(examples)) * GOLDEN_RATIO % 1).argsort().tolist()
+    with preserve_rng(), adapter.without_loras(host) as (model, _):
+        for number in order:
+            ids = examples[number].ids.tolist()
+            before, author = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+            prompt = tokenizer.tokenizer.decode(before, skip_special_tokens=True)
+            if prompt in done:
+                continue
+            if spent >= tokens:
+                break
+            job.log.append(Stage(text=f"Writing against the author of {data}", share=spent / tokens))
+            asked = AnswerRequest("", max_tokens=len(author), seed=number)
+            (written,) = generate_ids(model.eval(), [before], asked, tokenizer.tokenizer, job)
+            if job.control.asked(Request.STOP):
+                break
+            spent += len(written)
+            # Both replies get the same number of tokens, or the pair would also teach how long a reply is.
+            sides = [list(takewhile(lambda token: token not in tokenizer.stops, s)) for s in (author, written)]
+            length = min(map(len, sides))
+            texts = [tokenizer.tokenizer.decode(before + s[:length], skip_special_tokens=True) for s in sides]
+            # Where the prompt ends within a character, the text after it can't be told apart.
+            if length >= MIN_TOKENS and all(text.startswith(prompt) for text in texts):
+                chosen, rejected = (text[len(prompt) :] for text in texts)
+                row = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+                write_text(table, "".join(lines))
+    text = f"{table.name} has {format_count(len(lines), 'pair')}. To add more, write it again."
+    text += " The replies end within sentences, so set Add EOS token to Never when you train on them."
+    return JobEnded(outcome="stopped" if job.control.asked(Request.STOP) else "finished", text=text)
 
 
 class Writer:
