@@ -232,8 +232,7 @@ def _describe_file(file: Path) -> dict[str, str]:
     try:
         for part in gguf_header.file_parts(file):
             with part.open("rb") as stream:
-                while data := stream.read(2**20):
-                    digest.update(data)
+                hashlib.file_digest(stream, lambda: digest)  # goes on with the one of the parts before
     except (OSError, ValueError):  # it was moved since it was loaded
         return {"base_gguf": file.name}
     return {"base_gguf": file.name, "base_sha256": digest.hexdigest()}
