@@ -192,6 +192,8 @@ class Difference(NamedTuple):
     """Pairs in which the way has the larger figure."""
     errors: float
     """How many standard errors the interval reaches to each side, without what the grid of rates adds."""
+    alone: float
+    """How many it would reach if this were the only comparison."""
     by_text: dict[str, float]
     """The mean difference of each text."""
 
@@ -208,8 +210,16 @@ class Difference(NamedTuple):
     @property
     def is_near(self) -> bool:
         """Whether it is not told, but nearly, or would be without what the grid of rates may cost."""
-        without_grid = self.smallest - GRID * (self.measure == "unseen")
-        return not self.is_told and abs(self.mean) >= NEAR * without_grid
+        return not self.is_told and abs(self.mean) >= NEAR * self._without_grid
+
+    @property
+    def is_told_by_runs(self) -> bool:
+        """Whether it would be told if the rates between those that were run cost nothing."""
+        return abs(self.mean) > self._without_grid
+
+    @property
+    def _without_grid(self) -> float:
+        return self.smallest - GRID * (self.measure == "unseen")
 
 
 def paired(base: Mapping[Pair, float], way: Mapping[Pair, float]) -> dict[Pair, float]:
@@ -261,7 +271,7 @@ def compare(question: Question, values: Mapping[str, Mapping[Measure, Mapping[Pa
         found.append(
             Difference(
                 question.name, way, question.ways[0].name, measure, len(table.pairs), mean, mean - width,
-                mean + width, int((apart > 0).sum()), reach, by_text,
+                mean + width, int((apart > 0).sum()), reach, reach_of(apart[None]), by_text,
             )
         )  # fmt: skip
     return found

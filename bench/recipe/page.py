@@ -46,8 +46,8 @@ How much does a model learn of a text, and how much does it forget for that? Thi
 tell; {read} of them are in its tables.
 
 **What they can't tell you.** There is one model, {model}. If it is the demo model, it is small, and its weights
-are from a 4-bit GGUF file (Q4_1). Nobody has judged the replies. There are few texts, and the intervals speak
-of these.
+are from a 4-bit GGUF file (Q4_1). Nobody has judged the replies. A question has one to four texts, too few to
+speak of others.
 """
 METHOD = """## How to read the tables
 
@@ -70,7 +70,7 @@ have others.
   example begins (of chats: where replies begin); those of recall **inside sentences** begin in the middle of
   one, because the windows of DEMENTOR begin at every sentence. One passage of 48 is 2.1 points, and the
   intervals are for these passages.
-- **Unseen text** is by the same author, or of the same kind. Its lowest loss is that at the best of these
+- **Unseen text** is from the same book, or of the same kind. Its lowest loss is that at the best of these
   rates, which lie a factor of two or more apart, so its intervals are wider by {grid}, a guess from the runs
   with blocks. A way whose best rate is the lowest or the highest of its rates, in any text, has no figure.
   **Copied** is the share of 8-word runs that stand in the training text, in 8 continuations of 64 tokens at
@@ -83,10 +83,13 @@ have others.
   in a fifth to a half of cases.
   `python3 bench/recipes.py null` shuffles whole tables, and says how often this rule tells
   what is not there.
-- **What was decided after first results**: that rates were added, also below the default; {grid} for the grid of
-  rates; that the best rate must lie inside; "at most" instead of "at" a rise; no figure between rates more than
-  {bracket} apart, and none for a way that lacks it in one pair; the rule of threes, after slicing was looked at
-  with three, six and nine pairs, while other questions about two texts have three seeds.
+- **What was decided after first results**: that rates and schedules were dropped and added, also rates below the
+  default; recall inside sentences, without which one more difference between blocks and DEMENTOR would be told;
+  that a lowest loss is one that was run, where a parabola had been laid through three; {grid} for the rates
+  between, without which two differences would be told, as they had been; that the best rate must lie inside;
+  "at most" instead of "at" a rise; no figure between rates more than {bracket} apart, and none for a way that
+  lacks it in one pair; the rule of threes, after slicing was looked at with three, six and nine pairs, while
+  other questions about two texts have three seeds.
 """
 UNKNOWN = """## What is not known
 
@@ -230,18 +233,18 @@ def _conclusions(given: Sequence[Answer], pictures: Mapping[str, str]) -> list[s
     kept = [figure_of(point, "recall") for points in every for point in points if point.rise <= MORE]
     if kept:
         before = [100 * figure_of(points[0], "recall") for points in every]
+        most = max(point.result.passes for points in every for point in points)
         between = [share for points in every if not math.isnan(share := best_within(points, MORE, "recall"))]
         said["slicing"] = (
-            "**Little is learned by heart before the model forgets.** While general loss has risen by at most "
-            f"{MORE}, no run recalls more than {100 * max(kept):.1f}% of the next 32 tokens, and no line "
-            f"between two runs more than {100 * max(between, default=0):.1f}%. The untrained model guesses "
-            f"{min(before):.1f} to {max(before):.1f}%."
+            f"**In {most:.0f} passes or fewer, little is learned by heart before the model forgets.** While "
+            f"general loss has risen by at most {MORE}, no run recalls more than {100 * max(kept):.1f}% of the "
+            f"next 32 tokens, and no line between two runs more than {100 * max(between, default=0):.1f}%. The "
+            f"untrained model guesses {min(before):.1f} to {max(before):.1f}%."
         )
     if told := [sentence(apart) for apart in differences if apart.is_told]:
         said["schedule"] = f"**Some ways are told apart.** {' '.join(told)}"
     elif differences:
-        ways = [[way.name for way in each.question.ways] for each in given if each.differences]
-        names = "; ".join(f"{base} against {_listed(rest)}" for base, *rest in ways)
+        names = "; ".join(_compared(each) for each in given if each.differences)
         said["schedule"] = (
             "**Each at its own best rate, or at the same forgetting, no two ways are told apart**, which does not "
             f"mean that they are equal: {names}."
@@ -250,7 +253,7 @@ def _conclusions(given: Sequence[Answer], pictures: Mapping[str, str]) -> list[s
         said["schedule"] += f" Close to it: {'; '.join(near)}."
     if compared:
         _, words = max(_at_one_rate(each, way) for each, way in compared)
-        said["schedule"] += f" At the same rate, ways differ more: {words}."
+        said["schedule"] += f" At the same rate, ways can differ more: {words}, the most of all."
     lines = ["## Three conclusions", ""] if said else []
     for number, (name, text) in enumerate(said.items(), start=1):
         lines += [_fill(f"{number}. {text}"), "", *([pictures[name], ""] if name in pictures else [])]
@@ -281,9 +284,20 @@ def _at_one_rate(each: Answer, way: Way) -> tuple[float, str]:
     return (0.0 if math.isnan(apart) else abs(apart), words)
 
 
+def _compared(each: Answer) -> str:
+    """The ways that are compared, and by what alone if one has no figure for the rest."""
+    base, *others = (way.name for way in each.question.ways)
+    for number, name in enumerate(others):
+        by_unseen = {apart.measure == "unseen" for apart in each.differences if apart.way == name}
+        if len(by_unseen) == 1:
+            others[number] += " (by unseen text alone)" if by_unseen == {True} else " (not by unseen text)"
+    return f"{base} against {_listed(others)}"
+
+
 def _nearly(apart: Difference) -> str:
     unit = " points" if apart.measure in SHARES else ""
-    return f"{apart.way}, {UNITS[apart.measure]} {_signed(apart.measure, apart.mean)}{unit}"
+    but = f", which would be told but for the {GRID} for the rates between" if apart.is_told_by_runs else ""
+    return f"{apart.way}, {UNITS[apart.measure]} {_signed(apart.measure, apart.mean)}{unit}{but}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -347,8 +361,13 @@ def _said(each: Answer) -> list[str]:
                 text += f" Close to it: {_listed(near)}."
             lines.append(_bullet(text))
     if each.differences:
-        errors = max(difference.errors for difference in each.differences)
-        lines.append(f"- An interval reaches {errors:.1f} standard errors to each side.")
+        widest = max(each.differences, key=lambda difference: difference.alone)
+        lines.append(
+            _bullet(
+                f"An interval reaches {widest.errors:.1f} standard errors to each side. The most uneven "
+                f"comparison, {widest.way} by {UNITS[widest.measure]}, would need {widest.alone:.1f} alone."
+            )
+        )
     return lines
 
 
@@ -427,13 +446,14 @@ def _by_rate(each: Answer) -> list[str]:
 
 
 def _crossing(each: Answer, way: Way, rise: float) -> str:
-    known = [rate_at(each.frontiers[way.name][pair], rise) for pair in each.pairs]
-    if not known or any(map(math.isnan, known)):
+    known = sorted((rate_at(each.frontiers[way.name][pair], rise), pair[0]) for pair in each.pairs)
+    rates = [rate for rate, _ in known]
+    if not rates or any(map(math.isnan, rates)):
         return f"by {rise}: no figure"
-    lowest, middle, highest = map(
-        _rate, (float(f"{each:.1e}") for each in (min(known), statistics.median(known), max(known)))
+    lowest, middle, highest = (
+        _rate(float(f"{rate:.1e}")) for rate in (rates[0], statistics.median(rates), rates[-1])
     )
-    return f"by {rise} at {middle} ({lowest} to {highest})"
+    return f"by {rise} at {middle} ({lowest} with {known[0][1]} to {highest} with {known[-1][1]})"
 
 
 def _fill(text: str) -> str:

@@ -116,7 +116,8 @@ def _ranks(*ranks: int, alpha: int | None = None) -> Iterator[Way]:
 DEMENTOR: Mapping[str, object] = {"chunking": "dementor", "dementor_repeats": 0}
 SCHEDULES: Mapping[str, tuple[float, ...]] = {
     "cosine": (), "FP_low_epoch_annealing": (), "constant": (5e-5, *LOWER_RATES), "linear": (),
-    "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": FOUR_RATES[:3],
+    "warmup_stable_decay": LOWER_RATES, "FP_half_time_annealing": LOWER_RATES,
+    "FP_3epoch_raise_hold_fall": LOWER_RATES, "FP_raise_fall_creative": (), "FP_step_decay_with_warmup": (),
 }  # fmt: skip
 """And their own rates."""
 QUESTIONS: Mapping[str, Question] = {
