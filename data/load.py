@@ -85,8 +85,9 @@ def read_texts(
     """
     store = context.store if context else Store()
     files = dataset_index.dataset_files(path, dataset_index.TEXT_SUFFIXES)
-    if path.is_dir():
-        files = [file for file in files if not row_files.is_row_file(file)]
+    files = [file for file in files if not row_files.is_row_file(file)]
+    if not files and path.is_file():
+        raise DataError(f"{path.name} has rows, which become examples without slicing. Check shows them.")
     if not files:
         raise DataError(
             f"{path.name}: this folder has no text files ({', '.join(dataset_index.TEXT_SUFFIXES)}). "

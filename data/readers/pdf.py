@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from ...core.errors import DataError
 from ...train_utils import format_count
-from ..hyphens import find_words, has_hyphen
+from ..hyphens import SUSPENDED, find_words, has_hyphen
 from ..unspaced import is_unspaced, join_unspaced, joint
 from .documents import Paragraph
 
@@ -18,7 +18,8 @@ MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
-HYPHENATED = re.compile(r"([\w-]*\w)[-\u00ad\u2010]\n(?=([a-zß-öø-ÿ]\w*))")
+# Text layers of scans have a space behind each word.
+HYPHENATED = re.compile(rf"([\w-]*\w)[-\u00ad\u2010][ \t]*\n(?!{SUSPENDED.pattern})(?=([a-zß-öø-ÿ]\w*))")
 
 
 def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:

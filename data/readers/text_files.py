@@ -39,7 +39,13 @@ BINARY_SIGNATURES = {
 }
 LEGACY_ENCODINGS = [
     *("cp1252", "cp1250", "cp1254", "cp1257", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256", "cp874"),
-    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+    *(
+        "cp932",
+        "euc_jp",
+        "gb18030",
+        "cp950",
+        "cp949",
+    ),  # of Windows, with more signs than Shift JIS, Big5 and EUC-KR
 ]
 LATIN_ALPHABETS = {  # the letters of each language tell these four code pages apart
     "cp1252": ["äöüß", "éèàçêùâîôûëïœæ", "áéíóúñü¿¡", "ãõáéíóúâêôçà", "àèéìòù", "åäö", "æøå", "ëïé", "áéíóúýþðæö"],

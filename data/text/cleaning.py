@@ -21,7 +21,7 @@ from ...settings.definitions import TextSettings
 from ...train_utils import format_count
 from .. import arrow_store
 from ..arrow_store import Store, StoreEntry
-from ..hyphens import find_words, has_hyphen
+from ..hyphens import SUSPENDED, find_words, has_hyphen
 from ..readers import LoadedText
 from ..unspaced import joint
 from .lines import (
@@ -67,7 +67,7 @@ NUMBERED = re.compile(
     re.IGNORECASE,
 )
 ENTRY_NUMBER = re.compile(r"^\W*(?:[ivxlc]{1,8}|\d{1,3})\b[.):]?\s+(?=\S)", re.IGNORECASE)
-PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,})(?:\d{1,4}|[ivxlc]+)\s*$")
+PAGE_AT_END = re.compile(r"(?:\s*[.…](?: ?[.…])+\s*|\s{2,}|\t)(?:\d{1,4}|[ivxlc]+)\s*$")
 HEADING = re.compile(r"\W*(?:(?P<first>\d{1,4})\W+(?P<after>\S.*)|(?P<before>\S.*?)\W+(?P<last>\d{1,4}))\W*$")
 PAGE_NUMBER = re.compile(r"\W{0,3}(\d{1,4})\W{0,3}")
 LETTERS = re.compile(r"[\W\d_]+")
@@ -166,9 +166,12 @@ def remove_boilerplate(text: str, parts: Sequence[Boilerplate]) -> str:
     for part in parts:
         before, place = text[place : part.start], part.end
         if part.kind in INSIDE_THE_TEXT:
-            place = SPACES.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing too
+            gap = SPACES.match(text, place)[0]  # type: ignore[index]  # it matches nothing too
+            place += len(gap)
             if text[place : place + 1].islower() and before.rstrip()[-1:] not in SENTENCE_ENDS:
                 before = before.rstrip() + "\n"
+            elif gap.count("\n") > len(before) - len(before.rstrip("\n")):  # it may be a hard cut
+                before = before.rstrip("\n") + gap
         kept.append(before)
     return "".join([*kept, text[place:]])
 
@@ -350,7 +353,8 @@ def _join_lines(lines: Lines, width: int, words: Collection[str]) -> str:
         if joined[number]:
             line, next_line = line.rstrip(), lines.texts[number + 1].lstrip()
             # Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces.
-            gap = "" if HYPHENATED.search(line) else joint(line, next_line)
+            is_divided = HYPHENATED.search(line) and not SUSPENDED.match(next_line)
+            gap = "" if is_divided else joint(line, next_line)
             if line.endswith("-") and has_hyphen(line, next_line, words) is False:
                 line = line[:-1]
             pieces += [line, gap]

@@ -138,7 +138,7 @@ class Cleaner:
         for record in records:
             self.result.rows += 1
             reason, detail, cleaned = self._clean(record)
-            gap = max(gap, record.gap or "", key=len)
+            gap = max(gap, record.gap or "", key=lambda each: each.count("\n"))
             if reason:
                 self.result.dropped[reason] += 1
                 self._show(reason, record, detail)

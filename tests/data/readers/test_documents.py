@@ -158,10 +158,10 @@ def test_a_word_document_with_tracked_changes_page_breaks_and_tables(tmp_path):
 def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
     document = pytest.importorskip("pymupdf").open()
     texts = (
-        "It was a long jour-\nney, and the road",
+        "It was a long jour- \nney, and the road",
         "went on. It ended.",
         "A well-\nknown one.",
-        "A well-known end.",
+        "A well-known end of pre-\nand post-war days.",
     )
     for number, words in enumerate(texts, 1):
         page = document.new_page(width=300, height=300)
@@ -170,7 +170,8 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
         page.insert_text((20, 290), f"- {number} -")
     document.set_toc([[1, "One", 1], [1, "Two", 3]])
     document.save(tmp_path / "a.pdf")
-    expected = "It was a long journey, and the road went on. It ended.{}A well-known one.\n\nA well-known end."
+    expected = "It was a long journey, and the road went on. It ended.{}A well-known one.\n\n"
+    expected += "A well-known end of pre- and post-war days."
     assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
 
 

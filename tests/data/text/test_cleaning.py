@@ -113,6 +113,14 @@ def test_illustration_marks_and_the_description():
     assert without("---\ntags:\n  - a\ndate: 2020\n---\nWe came home.") == "We came home."
     text = "[Illustration: The house by the sea]\n\nWe came home. [Illustration]"
     assert without(text) == "We came home. [Illustration]"
+    # The longer gap stays: a hard cut may be before the mark or behind it.
+    for tail in ("home.\n\n[Illustration]\n\n\n\n\nII", "home.\n\n\n\n\n[Illustration]\n\nII"):
+        assert without(f"We came {tail}") == "We came home.\n\n\n\n\nII"
+    titles = ["The River", "A Boat", "Night", "The Mill", "Home"]
+    table = "Contents\n\n" + "\n".join(f"{title}\t{page}" for page, title in enumerate(titles, 3))
+    assert kinds(table + "\n\n" + "\n\n".join(f"{title}\n\nSome words." for title in titles)) == [
+        "table of contents"
+    ]
     described = describe_boilerplate(find_boilerplate(f"{START}\n{BOOK}\n[Illustration]\n"))
     assert described == "1 publisher notice (208 characters), 1 illustration mark (14 characters)"
 
