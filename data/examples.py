@@ -246,6 +246,11 @@ class Examples:
         pairs = [pair for part in parts for pair in zip(part.sources, part._picks, strict=True)]
         return Examples([source for source, _ in pairs], [pick for _, pick in pairs])
 
+    def without_lead(self, lead: Sequence[int]) -> Examples:
+        """The same, where nothing of a reply is learned that its template has begun it with."""
+        parts = [without_lead(part, lead) if isinstance(part, RowSource) else part for part in self.sources]
+        return Examples(parts, self._picks)
+
     def __len__(self) -> int:
         return len(self._numbers)
 
@@ -487,6 +492,15 @@ def reorder_rows(source: RowSource, order: Ints, follows: Flags) -> RowSource:
         desirable=desirable,
         pair_ids=None if source.pair_ids is None else source.pair_ids[order],
     )
+
+
+def without_lead(source: RowSource, lead: Sequence[int]) -> RowSource:
+    """The rows whose replies are learned from behind this, which a template puts before each of them."""
+    trained = source.all_trained.copy()
+    for start in np.flatnonzero(np.diff(trained.astype(np.int8), prepend=0) == 1).tolist() if len(lead) else ():
+        if source.all_ids[start : start + len(lead)].tolist() == [*lead]:
+            trained[start : start + len(lead)] = False
+    return replace(source, all_trained=trained)
 
 
 class Passage(NamedTuple):

@@ -202,7 +202,7 @@ def choose_parts(
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, content in enumerate(contents):
         groups[content].append(number)
-    order, total = list(groups.values()), sum(sizes)
+    order, total = [group for group in groups.values() if len(group) < len(contents)], sum(sizes)
     rng.shuffle(order)
     chosen: set[int] = set()
     size_so_far = 0
@@ -210,11 +210,10 @@ def choose_parts(
         size = sum(sizes[number] for number in group)
         # Left out where the share is missed by more with it than without it.
         overshoots = size_so_far + size - share * total > share * total - size_so_far
-        if (chosen and overshoots) or len(chosen) + len(group) == len(contents):
-            continue
-        chosen.update(group)
-        size_so_far += size
-    return chosen
+        if not overshoots and len(chosen) + len(group) < len(contents):
+            chosen.update(group)
+            size_so_far += size
+    return chosen or set(min(order, key=lambda group: sum(sizes[number] for number in group), default=()))
 
 
 def _words(text: str) -> list[str]:

@@ -228,11 +228,11 @@ class PeftEngine:
         text = f"{name} is attached to the model at {strength:.0%} strength."
         if not host.owns_process:  # say in which tab of the webui it is used
             kind = run_files.read_training_prompt(loras.find_lora(name, host.folders.loras)).kind
-            where = "webui's Chat tab"
-            if kind == "text":
-                where = "webui's Notebook tab and enter the beginning of a passage"
-            elif not kind:
-                where += ", or its Notebook tab if the LoRA was trained on raw text"
+            where = {
+                "text": "webui's Notebook tab and enter the beginning of a passage",
+                "format": f"webui's Notebook tab and write prompts as in its {run_files.TRAINING_PROMPT}",
+                "chat": "webui's Chat tab in the mode instruct",
+            }.get(kind, "webui's Chat tab, or its Notebook tab if the LoRA was trained on raw text")
             text += f" To use it, open the {where}."
         return JobEnded(outcome="finished", text=text)
 

@@ -71,9 +71,14 @@ class Turn(NamedTuple):
         return self.message["role"] == "assistant" and "train" not in self.message
 
 
-def make_conversation(said: Sequence[ChatMessage], settings: TrainingSettings, context: str = "") -> list[Turn]:
-    """All that one side says before the other one answers is one turn; the learned side is the assistant."""
-    is_group = len({message.name for message in said if not message.mine}) > 1
+def make_conversation(
+    said: Sequence[ChatMessage], settings: TrainingSettings, context: str = "", *, of_group: bool = False
+) -> list[Turn]:
+    """All that one side says before the other one answers is one turn; the learned side is the assistant.
+
+    `of_group`: the chat has several others, though perhaps not here.
+    """
+    is_group = of_group or len({message.name for message in said if not message.mine}) > 1
     # The context tells the model to be the character, so it would be wrong where the model learns to be me.
     is_character = settings.rows.chat_side == "character"
     has_context = context and settings.rows.chat_context and is_character

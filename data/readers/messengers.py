@@ -41,12 +41,20 @@ YEAR_FIRST, MONTH_FIRST, DAY_FIRST = (0, 1, 2), (2, 0, 1), (2, 1, 0)  # places o
 # What stands for an attachment, a deleted message or a call, or after an edited text. On iOS, WhatsApp's own words
 # begin with U+200E.
 FILE_KINDS = "jpe?g|png|webp|gif|mp4|3gp|opus|m4a|mp3|aac|pdf|docx?|xlsx?|pptx?|vcf|zip|txt"
+# Android has no U+200E before its words, so these are known in some languages only.
+DELETED = (
+    "This message was deleted|You deleted this message|"
+    "Diese Nachricht wurde gelöscht|Du hast diese Nachricht gelöscht|"
+    "Ce message a été supprimé|Vous avez supprimé ce message|Se eliminó este mensaje|Eliminaste este mensaje|"
+    "Questo messaggio è stato eliminato|Hai eliminato questo messaggio|Dit bericht is verwijderd|"
+    "Mensagem apagada|Esta mensagem foi apagada|Você apagou esta mensagem"
+)
 EDITED = "edit|bearbeit|modif|bewerkt|redig|redak|редакт|düzenle|edyt|编辑|編輯|編集|수정"  # in many languages
 OMITTED = re.compile(
     "\u200e<[^<>\n]*>|^\u200e.*$"
     rf"|^<[^\W\d]+ [^<>=\"\n]{{2,60}}>$| <[^<>\n]*(?:{EDITED})[^<>\n]*>$"
     rf"|^[^\n]+\.(?:{FILE_KINDS}) \([^()\n]{{3,40}}\)$"
-    r"|^(?:null|This message was deleted\.?|You deleted this message\.?|Missed (?:voice|video) call)$",
+    rf"|^(?:null|(?:{DELETED})\.?|Missed (?:voice|video) call)$",
     re.MULTILINE | re.IGNORECASE,
 )
 DISCORD_TALK = ("Default", "Reply", "0", "19")  # older versions write numbers; the rest are notices of Discord
@@ -248,10 +256,10 @@ def _conversations(
     said, earlier = list[ChatMessage](), math.nan
     for who, text, at, _ in posts:
         if at - earlier > PAUSE_SECONDS:
-            yield make_conversation(said, settings)
+            yield make_conversation(said, settings, of_group=len(people) > 2)
             said = []
         earlier, shown = at, who
         if settings.rows.chat_names:
             shown, text = persons[who], pattern.sub(lambda found: words[found[0]], text)
         said.append(ChatMessage(shown, who in mine, text))
-    yield make_conversation(said, settings)
+    yield make_conversation(said, settings, of_group=len(people) > 2)

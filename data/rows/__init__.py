@@ -15,6 +15,7 @@ from .prompt_formats import PromptStyle as PromptStyle
 from .prompt_formats import chat_prompt_style as chat_prompt_style
 from .prompt_formats import detect_prompt_style as detect_prompt_style
 from .prompt_formats import make_prompts as make_prompts
+from .prompt_formats import reply_lead as reply_lead
 from .row_dataset import RowDataset as RowDataset
 from .row_dataset import load_row_dataset as load_row_dataset
 from .row_schema import ROLES as ROLES

@@ -135,7 +135,7 @@ class ChatRenderer:
         except BadRowError:
             return ()
         rest, text = rest.rstrip(), text.rstrip()
-        same = len(text) - _common_prefix_length(rest[::-1], text[::-1])  # from here on, both are the same
+        same = len(text) - common_prefix_length(rest[::-1], text[::-1])  # from here on, both are the same
         # Where the system message is a part of the first question, it takes the place of a question's header.
         header = max(same - starts[0], 0)
         beginning = rest[: len(rest) - len(text) + starts[0] + header]
@@ -214,7 +214,7 @@ class ChatRenderer:
         stop = max((s for s in self.specials if s and stripped.startswith(s)), key=len, default="")
         if stop:
             return len(text) - len(stripped) + len(stop)
-        return len(last_text[: _common_prefix_length(text, last_text)].rstrip())
+        return len(last_text[: common_prefix_length(text, last_text)].rstrip())
 
     def _locate_content(self, chat: Chat, number: int, text: str) -> tuple[int, int]:
         """Return where the content of a message begins and ends; a reply begins at the generation prompt's end."""
@@ -224,8 +224,8 @@ class ChatRenderer:
         called = fields[number].pop("tool_calls", None)  # written where the content is, or after it
         try:
             changed = self.template.render(fields, chat.tools, opening=False)
-            start = _common_prefix_length(text, changed)
-            end = len(text) - _common_prefix_length(text[start:][::-1], changed[start:][::-1])
+            start = common_prefix_length(text, changed)
+            end = len(text) - common_prefix_length(text[start:][::-1], changed[start:][::-1])
         except ValueError:  # Mistral's refuses a tool's result without its call: the chat is cut after the call
             cut = self.template.render(whole, chat.tools, opening=False).rstrip()
             if not called or not text.startswith(cut):
@@ -266,7 +266,7 @@ def _parse_arguments(value: Any, key: str = "") -> Any:
     return value
 
 
-def _common_prefix_length(first: str, second: str) -> int:
+def common_prefix_length(first: str, second: str) -> int:
     """Count the characters that two texts have in common at their beginnings."""
     shorter = min(len(first), len(second))
     return next((n for n in range(shorter) if first[n] != second[n]), shorter)

@@ -22,6 +22,7 @@ from ...settings.definitions import TrainingSettings
 from ...train_utils import spread_evenly
 from ..examples import IGNORE_INDEX, Example, Examples, RowSource
 from ..readers import Row, find_pair, json_rows
+from .chat_templates import common_prefix_length
 from .encoding import Tokenizer
 from .row_schema import BadRowError, FixedText, RowSchema
 
@@ -194,7 +195,7 @@ class PromptStyle:
         opened = text.rstrip().removesuffix(f"{self.after}{self.lead}".rstrip())
         return opened.removesuffix(self.after.rstrip())
 
-    def as_json(self, settings: TrainingSettings, example: str) -> dict[str, Any]:
+    def as_json(self, settings: TrainingSettings, example: str, message: str) -> dict[str, Any]:
         """Return the content of training_prompt.json: how to prompt the LoRA."""
         return {
             "kind": self.kind,
@@ -206,6 +207,7 @@ class PromptStyle:
             "marker": settings.rows.train_only_after,
             "starts_with_bos": self.bos is not None,
             "example": example[:MAX_EXAMPLE_CHARS],
+            "message": message[:MAX_EXAMPLE_CHARS],
         }
 
 
@@ -256,6 +258,9 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
         return None
     with suppress(ValueError):
         whole = template.render([*asked, {"role": "assistant", "content": PLACEHOLDER}], (), opening=False)
+        shared = text[: common_prefix_length(text, whole)]
+        if PLACEHOLDER in shared:  # where a template begins a thought that its replies don't have
+            text = shared
         has_prompt = text != template.render(asked, (), opening=False) and whole.startswith(text)
         lead = whole.removeprefix(text).partition(PLACEHOLDER)[0] if has_prompt else ""
     before, placeholder, after = text.partition(PLACEHOLDER)
@@ -276,6 +281,12 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
     )
 
 
+def reply_lead(tokenizer: Tokenizer) -> list[int]:
+    """What the template begins each reply with, such as an empty thought; usually nothing."""
+    style = chat_prompt_style(tokenizer, None)
+    return tokenizer.encode_marked([style.lead])[0].ids.tolist() if style and style.lead else []
+
+
 def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:
     """Add the system message that most chats begin with."""
     numbers = spread_evenly(len(examples), EXAMPLES_INSPECTED)
@@ -294,7 +305,10 @@ def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Exam
     except ValueError:  # of the template, or of other than three parts
         return replace(style, before=lead, system="")
     fits = lead.startswith(before) and lead.endswith(between)
-    return replace(style, before=lead, system=lead[len(before) : len(lead) - len(between)] if fits else "")
+    system = lead[len(before) : len(lead) - len(between)] if fits else ""
+    # A greeting may follow it, as the reply to nothing.
+    ends = [place for special in tokenizer.specials if special and (place := system.find(special)) >= 0]
+    return replace(style, before=lead, system=system[: min(ends, default=None)].rstrip())
 
 
 def make_prompts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -34,10 +35,19 @@ from ...core.jobs import (
 )
 from ...data import general
 from ...data.dataset_index import DatasetEntry
-from ...data.examples import IGNORE_INDEX, MIN_PASSAGE_TOKENS, Example, Examples, Passage, Source, pick_passages
+from ...data.examples import (
+    IGNORE_INDEX,
+    MIN_PASSAGE_TOKENS,
+    Example,
+    Examples,
+    Passage,
+    Source,
+    pick_passages,
+    without_lead,
+)
 from ...data.load import load_dataset
 from ...data.prepare import TrainingData
-from ...data.rows import chat_prompt_style
+from ...data.rows import chat_prompt_style, reply_lead
 from ...data.split import copied_shares, count_runs, find_overuse, worst_phrases
 from ...data.workshop import is_right, plain_words
 from ...records.folder import run_files as records
@@ -91,10 +101,10 @@ class RecallPassages(NamedTuple):
 def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> RecallPassages | None:
     """Pick the passages to measure, the same ones every time; None if the data have none, or none are wanted."""
     tokenizer = make_working_tokenizer(card.tokenizer)
-    bos = tokenizer.bos  # some tokenizers have a start token that they never add
+    bos, lead = tokenizer.bos, reply_lead(tokenizer)  # some tokenizers have a start token that they never add
     # Whoever learns which reply is better need not know it by heart: only the general prose is measured then.
     compares = data.examples.are_compared
-    learned = [] if compares else pick_passages(data.examples, count, bos)
+    learned = [] if compares else pick_passages(data.examples.without_lead(lead), count, bos)
     if not learned and not (count and compares):
         return None
     ids = tokenizer.encode([general.PROSE.read_text(encoding="utf-8")])[0].ids
@@ -106,7 +116,8 @@ def pick_recall_passages(data: TrainingData, count: int, card: ModelCard) -> Rec
         example = Example(passage, np.arange(len(passage)) > 0, cast("Source", None), 0)
         # All tokens but the first count, which nothing precedes.
         prose.append(Passage(example, 1, general.PROSE.stem))
-    return RecallPassages(learned, pick_passages(data.validation, count, bos) if learned else [], prose)
+    control = pick_passages(data.validation.without_lead(lead), count, bos) if learned else []
+    return RecallPassages(learned, control, prose)
 
 
 def score_passages(
@@ -302,12 +313,15 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
     window = min(card.context or WINDOW, WINDOW)
     prose = load_dataset(context, DatasetEntry(general.PROSE.name, general.PROSE))
     chats = load_dataset(context, DatasetEntry(general.CHATS.name, general.CHATS))
+    lead = reply_lead(context.tokenizer)  # which the model without the LoRA does not write, and need not predict
+    rows = [replace(each, source=without_lead(each.source, lead)) for each in chats.rows]
     texts = {  # each token of the prose counts once
         "prose": window_input("prose", prose.texts, context.tokenizer, window, window - 1),
-        "chats": row_input("chats", chats.rows, context, window),
+        "chats": row_input("chats", rows, context, window),
     }
     tokenizer = make_working_tokenizer(card.tokenizer, host.chat_template())
-    questions = [] if data.examples.are_compared else pick_questions(data.examples, tokenizer)
+    examples = data.examples.without_lead(reply_lead(tokenizer))
+    questions = [] if examples.are_compared else pick_questions(examples, tokenizer)
 
     def measure(name: str, eval_loop: EvalLoop, progress: ProgressFn) -> Side:
         losses: dict[str, GroupSums] = {}
@@ -321,7 +335,7 @@ def measure_besides_recall(lora_name: LoraName, host: Host, job: Job) -> Evidenc
             if sums is None:
                 raise StoppedError(NOTHING_SAVED)
             losses[title] = sums
-        return _write_all(eval_loop.model, losses, data.examples, questions, tokenizer, job)
+        return _write_all(eval_loop.model, losses, examples, questions, tokenizer, job)
 
     loras = [("", None), (str(lora_name), folder)]
     sides = measure_each(loras, settings, host, job, "Testing the model", measure)

@@ -156,7 +156,9 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
             with log_failure("The LoRA's prompt format could not be saved", self._job.log):
                 examples = self._run_plan.data.examples
                 middle = examples[len(examples) // 2]  # a book begins with its title page
-                prompt_info = self._style.as_json(self._run_plan.settings, middle.text)
+                prompts = make_prompts("auto", self._style, self._tokenizer, examples)
+                message = prompts[len(prompts) // 2].text if prompts and self._style.kind != "text" else ""
+                prompt_info = self._style.as_json(self._run_plan.settings, middle.text, message)
                 write_json(self._folder / run_files.TRAINING_PROMPT, prompt_info)
                 if self._samples:  # from before there was a folder
                     run_files.write_samples(self._folder, self._samples)

@@ -147,7 +147,8 @@ def write_pairs(data: str, out: str, tokens: int, host: Host, job: Job) -> JobEn
     with preserve_rng(), adapter.without_loras(host) as (model, _):
         for number in order:
             ids = examples[number].ids.tolist()
-            before, author = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+            # Not to the end of the block, where a sentence ends: the other half would end within one.
+            before, author = ids[: len(ids) // 2], ids[len(ids) // 2 : len(ids) * 7 // 8]
             prompt = tokenizer.tokenizer.decode(before, skip_special_tokens=True)
             if prompt in done:
                 continue
@@ -247,7 +248,10 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
         datasets = find_datasets(run_plan.settings.aside.exam, host.folders)
         self._exam = workshop.read_exam(dataset.path for dataset in datasets)
         self._ended, self._seconds = time.monotonic(), 0.0  # of the last time that it was asked
-        self._is_quick = False  # the last time that all of it was
+        log = job.log.since(0)
+        known = [each for event in log for each in (*getattr(event, "earlier", ()), event)]
+        asked = [event.seconds for event in known if isinstance(event, ExamAsked)]
+        self._is_quick = bool(asked) and asked[-1] < MAX_WAIT  # the last time that all of it was asked
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Ask for the step before, whose checkpoint is on disk by now."""
@@ -275,11 +279,11 @@ class ExamCallback(TrainerCallback):  # type: ignore[misc]
                 writer.until = until
                 if not self._job.control.asked(until):
                     ask(self._exam, writer, self._job, progress, step)
+                if not self._job.control.asked(until):
+                    self._is_quick = time.monotonic() - started < MAX_WAIT
         if not at_end:
             log.append(Stage(text="Training", kind=StageKind.TRAINING))
         self._ended, self._seconds = time.monotonic(), time.monotonic() - started
-        if not self._job.control.asked(until):
-            self._is_quick = self._seconds < MAX_WAIT
         self._step_log.exclude_time(self._seconds)
 
 

@@ -126,10 +126,10 @@ class TryTab:
         """Suggest a passage of the training data as prompt, unless the user has typed one."""
         prompt: str = inputs[self._prompt] or ""
         suggestion, as_chat = suggest_prompt(self._context, inputs[self._lora])
-        is_typed = bool(prompt) and prompt != inputs[self._suggestion]
-        if is_typed or prompt == suggestion:
-            # Where nothing changes, nothing is sent, because the user may be typing a prompt meanwhile.
+        if prompt and prompt != inputs[self._suggestion]:
             return gr.update(), gr.update(), gr.update()
+        if prompt == suggestion:  # nothing is sent to the box, because the user may be typing a prompt meanwhile
+            return gr.update(), as_chat, gr.update()
         return suggestion, as_chat, suggestion
 
     async def _on_answer(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:
@@ -206,6 +206,6 @@ def suggest_prompt(context: PageContext, name: str | None) -> tuple[str, bool]:
     except (TrainingProError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return "", False
     if prompt.has_messages:
-        return prompt.message(text), True
+        return prompt.message, True
     beginning = re.match(rf"(?:\s*\S+){{0,{OPENING_WORDS}}}", text)
     return beginning[0][:OPENING_CHARS].strip() if beginning else "", False

@@ -227,16 +227,11 @@ class TrainingPrompt:
     after: str = ""
     starts_with_bos: bool = False
     example: str = ""
+    message: str = ""  # of an example
 
     @property
     def has_messages(self) -> bool:
         return self.kind in ("chat", "format")
-
-    def message(self, example: str) -> str:
-        """Return the first message of an example, or an empty string if the example has another prompt."""
-        if not self.after or not example.startswith(self.before):
-            return ""
-        return example.removeprefix(self.before).partition(self.after)[0].strip()
 
 
 def read_training_prompt(folder: Path) -> TrainingPrompt:

@@ -11,10 +11,11 @@ from training_pro.chunking import SlicingRules, slice_blocks
 from training_pro.data import batch_order
 from training_pro.data.examples import TextSource, pick_passages
 from training_pro.data.readers import LoadedText
-from training_pro.data.split import copied_shares, find_shared_passages, split_texts
+from training_pro.data.rows import chat_prompt_style, reply_lead
+from training_pro.data.split import choose_parts, copied_shares, find_shared_passages, split_texts
 from training_pro.data.unspaced import count_words
 from training_pro.data.workshop.exam import is_right
-from training_pro.tests.rowing import chat, family, prepare_rows
+from training_pro.tests.rowing import chat, family, prepare_rows, with_template
 from training_pro.tests.slicing_laws import encode_words, find_stops
 
 CHATML = family("ChatML")
@@ -229,6 +230,34 @@ def test_the_prompt_of_a_row_is_all_that_comes_before_its_reply_and_later_replie
     assert prompt.endswith("<|im_start|>assistant\n") and "who pays" in prompt
     assert (REPLY + "<|im_end|>").startswith(target) and passages[0].part == "chat.jsonl"
     assert "ships" in target and "ships" not in other
+
+
+THOUGHT = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and loop.last %}<t></t>{% endif %}"
+THOUGHT += "{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+
+
+def test_a_reply_is_asked_behind_what_its_template_begins_it_with(tmp_path):
+    """Else recall counted the empty thought of Qwen 3, and the model without the LoRA began to think."""
+    tokenizer = with_template(family("ChatML").tokenizer, THOUGHT)
+    rows = [chat("What is the light for?", REPLY)] * 2
+    prepared = prepare_rows(tmp_path, tokenizer, {"chat.jsonl": rows})
+    examples = prepared.examples.without_lead(reply_lead(tokenizer))
+    (prompt, target), *_ = (halves(tokenizer, passage) for passage in pick_passages(examples, 2, None))
+    assert prompt.endswith("[assistant]<t></t>") and REPLY.startswith(target)
+    assert len(examples) == len(prepared.examples) and reply_lead(family("ChatML")) == []
+
+
+def test_a_thought_that_only_the_prompt_begins_is_not_asked_for():
+    template = THOUGHT.replace("<t></t>", "").replace("[assistant]{% endif %}", "[assistant]<t>{% endif %}")
+    style = chat_prompt_style(with_template(family("ChatML").tokenizer, template), None)
+    assert (style.after, style.lead) == ("<|im_end|>[assistant]", "")
+
+
+@pytest.mark.parametrize(("sizes", "chosen"), [([80, 10, 10], 10), ([90, 10], 10), ([10] * 10, 10)])
+def test_one_large_part_is_not_held_out_for_a_small_share(sizes, chosen):
+    for seed in range(10):
+        parts = choose_parts(range(len(sizes)), sizes, 0.1, np.random.default_rng(seed))
+        assert sum(sizes[part] for part in parts) == chosen
 
 
 def test_data_without_a_passage_give_none(tmp_path):

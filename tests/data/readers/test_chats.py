@@ -350,12 +350,13 @@ def test_whatsapp_in_the_forms_of_its_countries(tmp_path, form):
         "Look",
         f"{later}~\u202fMaren: Nice <Mensagem editada>",
         f"{later}Jo Berg: Missed voice call",
+        f"{later}Maren: Diese Nachricht wurde gelöscht.",
     ]
     path = write(tmp_path / "WhatsApp Chat with Maren.txt", "\r\n".join(lines))
     assert row_files.is_row_file(path)
     talk = messages("Hi Maren", "Hello: Jo!\nHow are you?", "Fine")
     assert conversations(path) == [talk, messages("Look", "Nice")]
-    assert counts(path) == {"system messages": 1, "attachments and deleted messages": 6}
+    assert counts(path) == {"system messages": 1, "attachments and deleted messages": 7}
     hidden = conversations(path, chat_names=True)[0]
     assert [message["content"] for message in hidden][:2] == ["Hi Person 2", "Hello: Person 1!\nHow are you?"]
 
@@ -369,6 +370,9 @@ def test_without_my_name_a_group_is_refused_with_its_people(tmp_path):
     opening = {"role": "assistant", "content": "Maren: Maren says 0", "train": False}
     said = messages("Jo says 1\nJo says 2", "Nils: Nils says 3")
     assert conversations(path, chat_user="jo") == [[opening, *said]]
+    later = ["13/03/2024, 18:20 - Jo: Hi", "13/03/2024, 18:21 - Maren: Ho"]  # only one of the others wrote
+    write(path, "\n".join([*lines, *later]))
+    assert conversations(path, chat_user="jo")[1] == messages("Hi", "Maren: Ho")
     with pytest.raises(DataError, match="has no messages of 'Kim'"):
         conversations(path, chat_user="Kim")
 

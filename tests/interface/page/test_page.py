@@ -144,6 +144,7 @@ def test_a_chat_lora_suggests_its_first_message_and_a_typed_prompt_is_kept(tryin
     opening, closing = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     example = f"{opening}Where is\nthe key?{closing}Under the mat.<|im_end|>\n"
     chat = {"kind": "chat", "before": opening, "after": closing, "starts_with_bos": False, "example": example}
+    chat["message"] = "Where is\nthe key?"
     suggested = trying(chat)
     assert (suggested["prompt"], suggested["As a chat message"]) == ("Where is\nthe key?", True)
     unchanged = gr.update()
