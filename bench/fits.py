@@ -31,11 +31,13 @@ ENOUGH = 1024
 CUTOFFS = (256, 512, 1024, 2048, 4096, 8192)
 MODELS = {
     # hidden, layers, feed, heads, kv_heads, head, vocabulary: from each config.json
-    "1.7B (Qwen3)": ModelShape(2048, 28, 6144, 16, 8, 128, 151_936, gated=True, tied=True),
-    "4B (Qwen3)": ModelShape(2560, 36, 9728, 32, 8, 128, 151_936, gated=True, tied=True),
-    "8B (Llama 3.1)": ModelShape(4096, 32, 14336, 32, 8, 128, 128_256, gated=True, tied=False),
-    "14B (Qwen3)": ModelShape(5120, 40, 17408, 40, 8, 128, 151_936, gated=True, tied=False),
-    "24B (Mistral Small)": ModelShape(5120, 40, 32768, 32, 8, 128, 131_072, gated=True, tied=False),
+    "1.7B (Qwen3)": ModelShape(2048, 28, 6144, 16, 8, 128, 151_936, gated=True, lean_gate=True, tied=True),
+    "4B (Qwen3)": ModelShape(2560, 36, 9728, 32, 8, 128, 151_936, gated=True, lean_gate=True, tied=True),
+    "8B (Llama 3.1)": ModelShape(4096, 32, 14336, 32, 8, 128, 128_256, gated=True, lean_gate=True, tied=False),
+    "14B (Qwen3)": ModelShape(5120, 40, 17408, 40, 8, 128, 151_936, gated=True, lean_gate=True, tied=False),
+    "24B (Mistral Small)": ModelShape(
+        5120, 40, 32768, 32, 8, 128, 131_072, gated=True, lean_gate=True, tied=False
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..core import own_environment
 from ..core.jobs import SESSION, console
@@ -24,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.remove:
         print(own_environment.remove_environment(folders))
         return 0
-    work = virtual_env.set_up(folders, torch=args.torch, plan=args.plan)
+    work = virtual_env.set_up(folders, partial(refuse_while_training, folders), torch=args.torch, plan=args.plan)
     job = SESSION.start_without_model("environment", "Setting up training", work)
     with options.stop_on_signal(job):
         console.print_events(job, options.say, options.terminal())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .readable import readable
 
@@ -14,7 +13,7 @@ class Remedy:
     """A change of settings that may fix an error; the page shows it as a button."""
 
     words: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
 def error_message(error: Exception) -> str:

@@ -240,4 +240,6 @@ def get_model_card(host: Host) -> ModelCard:
     try:
         return host.card()
     except ModelError:
+        if host.own_process is not None:
+            raise
         return host.loaded_model().card

@@ -82,8 +82,7 @@ def own_environment(folders: Folders) -> OwnEnvironment:
     elif not has_python(folder):
         state = State.BROKEN
     elif not marker.has(TRAIN_LISTS):
-        is_updating = files.is_locked(folder.with_name(folder.name + DOWNLOADS_SUFFIX) / "lock")
-        state = State.INCOMPLETE if is_updating else State.OUTDATED
+        state = State.OUTDATED
     return OwnEnvironment(folder, python_of(folder), state)
 
 

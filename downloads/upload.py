@@ -25,7 +25,7 @@ def upload_lora(upload: HubUpload) -> str:
             f"{constants.ENDPOINT}/settings/tokens. Then run 'hf auth login', or set HF_TOKEN and restart the "
             "program."
         )
-    api = library.HfApi()
+    api, kept = library.HfApi(), set[str]()
     with _explain_errors(name):
         try:
             info = api.model_info(name, timeout=hub_models.TIMEOUT_SECONDS)
@@ -33,7 +33,8 @@ def upload_lora(upload: HubUpload) -> str:
             api.create_repo(name, private=not upload.public)
         else:
             # A repository that is there may be of another model, or be seen by people who should not see it.
-            others = {file.rfilename for file in info.siblings} - {file.name for file in upload.files} - GIT_FILES
+            there = {file.rfilename for file in info.siblings}
+            others, kept = there - {file.name for file in upload.files} - GIT_FILES, there & {"README.md"}
             if others:
                 examples = ", ".join(sorted(others)[:3])
                 raise SavingError(
@@ -46,7 +47,8 @@ def upload_lora(upload: HubUpload) -> str:
                     f"{name} exists and is {actual}, but you asked for a {asked} repository. Change the "
                     "visibility in its settings on the Hub, or choose another name."
                 )
-    operations = [library.CommitOperationAdd(file.name, file.content) for file in upload.files]
+    # A card that is there may have been edited, at least its license.
+    operations = [library.CommitOperationAdd(f.name, f.content) for f in upload.files if f.name not in kept]
     interrupted = (
         f" The upload was interrupted. None of the files are in {name}, because the Hub accepts either all of "
         "them or none. Upload the LoRA again."

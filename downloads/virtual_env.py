@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,7 @@ class Environment:
     emit: Emit = lambda event: None
     is_stopped: IsStopped = lambda: False
     base: Path = Path(sys.executable)  # the Python that it is made with
+    free: Callable[[], object] = lambda: None  # ends what uses the packages before they are replaced, or refuses
 
     @property
     def python(self) -> Path:
@@ -113,6 +114,7 @@ class Environment:
                         return "\n".join([words, *notes])
                     self.emit(Note(text=words))
                     downloads.fetch(self.emit, self.is_stopped)
+                    self.free()
                     # A killed pip leaves truncated files that it later takes for installed.
                     if self.is_ours:  # the marker is what makes an environment ours
                         write_marker(self.folder, Marker(marker.lists, marker.torch, installing=True))
@@ -239,7 +241,7 @@ class Environment:
         return (output or "failed") if exit_code else ""
 
 
-def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
+def set_up(folders: Folders, free: Callable[[], object], *, torch: str = "", plan: bool = False) -> JobFn:
     """A job that sets up the environment of training processes, or only says what would be downloaded."""
 
     def work(job: Job) -> JobEnded:
@@ -247,7 +249,7 @@ def set_up(folders: Folders, *, torch: str = "", plan: bool = False) -> JobFn:
         # An environment whose Python has gone needs one of the same version to keep its packages.
         base = own_environment.find_python(read_config(folders.environment).get("version", ""))
         is_stopped = lambda: job.control.asked(Request.STOP)  # noqa: E731
-        environment = Environment(folders.environment, torch, job.log.append, is_stopped, base)
+        environment = Environment(folders.environment, torch, job.log.append, is_stopped, base, free)
         try:
             text = environment.make(own_environment.TRAIN_LISTS, plan=plan)
         except StoppedError:

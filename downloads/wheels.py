@@ -112,6 +112,8 @@ def run_program(command: Sequence[str | Path], is_stopped: IsStopped) -> tuple[i
                     raise StoppedError("Stopped.")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)
+            if process.returncode and is_stopped():  # Ctrl+C ends it, too
+                raise StoppedError("Stopped.")
         except BaseException:  # on Windows, Ctrl+C does not reach a program that has no console
             process.kill()
             raise

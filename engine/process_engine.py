@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, TypeVar, cast
 
 from ..core import errors, files
 from ..core.channel import Channel
+from ..core.engine import GgufRequest
 from ..core.errors import BusyError, ModelError, SavingError, TrainingProError, error_message
 from ..core.host import Folders, Host, OwnProcess
 from ..core.jobs import Advice, Job, JobEnded, Request, Session, Stage, event_file
@@ -93,7 +95,7 @@ class ProcessEngine(PeftEngine):
     exam = _in_worker(PeftEngine.exam)
     draw_map = _in_worker(PeftEngine.draw_map)
     merge = _in_worker(PeftEngine.merge, gguf_loading="bfloat16")  # packed blocks can't take in a LoRA
-    export_gguf = _in_worker(PeftEngine.export_gguf)
+    _export_gguf = _in_worker(PeftEngine.export_gguf)
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
@@ -138,6 +140,10 @@ class ProcessEngine(PeftEngine):
                 return self._probe(settings, host, job)
             finally:
                 self.close()
+
+    def export_gguf(self, asked: GgufRequest, host: Host) -> Path:
+        """Only files are read and written, so this needs no other process where this one has torch."""
+        return (super().export_gguf if find_spec("torch") else self._export_gguf)(asked, host)
 
     def find_runs(self, session: Session, host: Host) -> None:
         """Follow a run again that a tab has started in a process of its own before this program was started."""

@@ -266,8 +266,9 @@ def write_portable_run(
     if settings.preferences.compares and folders.pairs.is_file():
         sources[folders.pairs.relative_to(folders.user_data)] = folders.pairs
     if settings.what.if_exists == "continue":
-        for adapter in (folders.loras / settings.what.name).glob("adapter_*"):
-            sources[Path("loras", settings.what.name, adapter.name)] = adapter
+        run = folders.output_folder(full_finetune=settings.lora.whole_model) / settings.what.name
+        if run.is_dir():  # with its checkpoints, from which it goes on
+            sources[Path("models" if settings.lora.whole_model else "loras", run.name)] = run
 
     requirements = ""
     for package in PACKAGES:

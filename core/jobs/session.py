@@ -205,5 +205,6 @@ def capture_library_logs(log: EventLog) -> Iterator[None]:
             logger.handlers, logger.propagate = [*handlers, *captured.waiting], propagate
 
 
-# The only state at module level: an interface restart of the webui executes script.py again, but not this.
+# State at module level, as the engine of the tab: an interface restart of the webui executes script.py again, but
+# not this.
 SESSION = Session()

@@ -50,10 +50,11 @@ TALK_WORDS = 4  # after the speaker, so that no table of keys and values is mean
 
 
 def check_examples(
-    learned: Examples, validation: Examples, texts: Sequence[LoadedText], stops: Collection[int]
+    context: PrepareContext, learned: Examples, validation: Examples, texts: Sequence[LoadedText]
 ) -> Iterator[Finding | Suggestion]:
     """Yield what the data say of stop tokens, hard cuts, the cutoff, cleaning and the validation data."""
-    yield from _check_stops(learned.sources, stops)
+    if context.settings.text.add_eos != "never":
+        yield from _check_stops(learned.sources, context.tokenizer.stops)
     yield from _check_page_breaks(learned.sources)
     yield from _check_windows(learned.sources)
     for source in learned.sources:

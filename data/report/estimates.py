@@ -211,6 +211,15 @@ def find_remedies(model: MemoryModel, settings: TrainingSettings, cutoff: int) -
     return [remedy for saved, remedy in sorted(remedies, key=lambda each: -each[0]) if saved > 0]
 
 
+def check_memory(model: MemoryModel, settings: TrainingSettings) -> Iterator[Finding]:
+    """Yield advice where the longest example alone is too much for the memory that is free now."""
+    if not model.fits(model.memory(settings)) and not largest_batch(model, settings):
+        remedies = find_remedies(model, settings, model.lengths[0] // model.sides)
+        help_text = f" What saves memory: {'; '.join(each.words for each in remedies)}." if remedies else ""
+        words = "The memory that is free now has no room for the longest example, even alone."
+        yield advice("batch_size", f"{words}{help_text}")
+
+
 def apply_changes(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
     sections = {}
     for name in ("steps", "learning", "lora", "machine"):

@@ -14,7 +14,7 @@ from ...settings.definitions import SETTINGS, TrainingSettings
 from ...train_utils import StepPlan, format_count, format_times, interval_steps
 from .. import batch_order
 from ..examples import Examples, RowSource
-from .estimates import MemoryModel, find_remedies, largest_batch
+from .estimates import MemoryModel, largest_batch
 
 FALLING_LATER = ("FP_low_epoch_annealing", "FP_step_decay_with_warmup")  # constant in the first epoch
 MIN_STEPS, MAX_EPOCHS = 30, 10
@@ -211,12 +211,6 @@ def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryMod
         accumulation = -(-steps.batch_size * steps.accumulation // smaller)
         why = f"The free memory has room for at most {format_count(fitting, 'example')} at once."
         yield Suggestion("batch_size", smaller, why, also={"accumulation": accumulation})
-    elif memory and not fits:
-        remedies = find_remedies(memory, settings, memory.lengths[0] // memory.sides)
-        for remedy in [each for each in remedies if "rank" not in each.values][:1]:
-            why = f"The free memory has no room for the longest example, even alone. {remedy.words}."
-            ((key, value),) = remedy.values.items()
-            yield Suggestion(key, value, why)
     elif is_lora and plan.examples_per_step > MAX_STEP_EXAMPLES and steps.accumulation > 1:
         smaller = max(1, steps.accumulation * MAX_STEP_EXAMPLES // plan.examples_per_step)
         why = (
@@ -224,7 +218,7 @@ def _suggest_steps(settings: TrainingSettings, plan: StepPlan, memory: MemoryMod
             'fine-tuning (article "LoRA Without Regret").'
         )
         yield Suggestion("accumulation", smaller, why)
-    else:
+    elif fits:
         why = f"With {format_count(plan.examples_per_step, 'example')} per step, an epoch has"
         yield _keep("batch_size", steps.batch_size, f"{why} {_steps(plan.steps_per_epoch)}.")
 
@@ -263,7 +257,7 @@ def _suggest_learning(
             rank *= 2
         weights, tokens = shape.lora_weights(lora.rank, layers), format_count(trained_tokens, "trained token")
         why = f"A LoRA of rank {lora.rank} has {weights:,} weights for {tokens}."
-        if rank <= lora.rank:
+        if rank <= lora.rank or weights >= trained_tokens:
             yield _keep("rank", lora.rank, why)
         else:
             why += ' A LoRA that is too small for its data learns less (see the article "LoRA Without Regret").'

@@ -16,10 +16,10 @@ from ..dataset_index import DatasetShare
 from ..examples import Examples, RowSource, TextSource, group_parts, pick_passages
 from ..load import ResolvedSettings
 from ..readers import LoadedText
-from ..rows import PrepareContext, RowReport
+from ..rows import PrepareContext, RowReport, reply_lead
 from ..text import SliceMap, build_slice_map
 from .data_checks import check_exam, check_examples, count_learned_stops, show_recipes
-from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, estimate_disk
+from .estimates import DiskEstimate, MemoryEstimate, MemoryModel, check_memory, estimate_disk
 from .plan_checks import check_plan, count_evaluations, count_sample_rounds, suggest_settings
 from .preview import ExamplePreview
 
@@ -296,8 +296,9 @@ def report_run(
     ends = [count_learned_stops(source, tokenizer.stops) for source in examples.sources if len(source)]
     units = {"rows" if isinstance(source, RowSource) else "sections" for source in examples.sources}
     count, bos, eos = settings.aside.recall_passages, tokenizer.bos, tokenizer.eos
-    passages = [] if examples.are_compared else pick_passages(examples, count, bos)
-    passages += pick_passages(validation, count, bos) if passages else []
+    lead = reply_lead(tokenizer) if "rows" in units else []
+    passages = [] if examples.are_compared else pick_passages(examples.without_lead(lead), count, bos)
+    passages += pick_passages(validation.without_lead(lead), count, bos) if passages else []
     folder = context.folders.output_folder(full_finetune=settings.lora.whole_model)
     disk = estimate_disk(memory, settings, plan, folder) if memory else None
     report = replace(
@@ -330,7 +331,8 @@ def report_run(
             *check_settings(settings),
             *check_plan(settings, plan, examples, validation, context.card.context),
             *suggest_settings(settings, plan, memory, trained_tokens),
-            *check_examples(examples, validation, loaded_texts, tokenizer.stops),
+            *(check_memory(memory, settings) if memory else ()),
+            *check_examples(context, examples, validation, loaded_texts),
             *check_exam(context),
             *show_recipes(context),
         ]

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ...core.errors import SettingsError, TrainingProError
 from ...core.files import safe_paths
 from ...core.host import Folders, Host
-from ...core.jobs import Advice, ProbeDone, probe_figures
+from ...core.jobs import Advice, ProbeDone, Stage, probe_figures
 from ...core.version import ROOT
 from ...data.dataset_index import find_datasets
 from ...records.folder import PARAMETERS, loras
@@ -268,7 +268,13 @@ class ProbePanel:
         async for message, events in context.follow_job("probe", "Testing one step", work):
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
-            told += [event.text for event in events if isinstance(event, Advice)]
+            for event in events:
+                if isinstance(event, Stage):  # before it, Check says what it says in its own report
+                    told.clear()
+                elif isinstance(event, Advice):
+                    told.append(event.text)
+        if probed is None and told:
+            yield {self._result: markup.join([message, *map(markup.paragraph, told)])}
         if probed is not None:
             changes = probed.fitting if fit else {}
             yield {

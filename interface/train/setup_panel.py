@@ -81,7 +81,9 @@ class SetupPanel:
         if not is_plan:
             self._context.free_environment()
         title = "Finding out what to download" if is_plan else "Setting up training"
-        work = virtual_env.set_up(self._context.host.folders, torch=build, plan=is_plan)
+        work = virtual_env.set_up(
+            self._context.host.folders, self._context.free_environment, torch=build, plan=is_plan
+        )
         job = self._context.session.start_without_model(KIND, title, work)
         self._plan = (job, build) if is_plan else None
         return ""

@@ -17,7 +17,7 @@ from ...records.folder import inventory
 from ...settings import presets
 from ...settings.definitions import SETTINGS, LoraSettings
 from ...settings.live_settings import LIVE_KEYS
-from ...settings.other_names import Named, find_settings
+from ...settings.other_names import Named, find_settings, why_not_here
 from ...settings.parsing import training_settings
 from ...settings.rules import hidden_keys
 from ...train_utils import StepPlan, date_and_time, plural
@@ -363,6 +363,8 @@ def results_html(query: str) -> str:
     """Links to what the query finds, each with a sentence; a preset also has a button that fills it in."""
     if not query.strip():
         return ""
+    if elsewhere := why_not_here(query.strip()):
+        return markup.paragraph(elsewhere)
     goals = {f"Preset: {goal.label}": goal for goal in presets.goals()}
     names = [Named("start-from", label, {"preset": [goal.label]}, goal.words) for label, goal in goals.items()]
     found = find_settings(query, names)

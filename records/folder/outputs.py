@@ -139,7 +139,8 @@ def plan_upload(
     files += [UploadFile(file, folder / file) for file in ADAPTER_WEIGHTS if (folder / file).is_file()]
     files.append(UploadFile(CARD, _model_card(folder, repository, config).encode()))
     logs = [run_files.read_log(place) for place in (folder, run_files.run_folder_of(folder))]
-    is_private = any(log.get("data", {}).get("private") for log in logs)
+    # A run that crashed and was kept does not know its data.
+    is_private = any(log.get("data", {}).get("private", bool(log) and "data" not in log) for log in logs)
     left_out = tuple(extra for extra in also if is_private and extra in run_files.RECORDS)
     for extra in (extra for extra in also if extra not in left_out):
         path = safe_paths.child(folder, extra, "File")

@@ -74,6 +74,9 @@ def refusal(function, *arguments, **more):
 def test_only_the_files_of_the_lora_itself_are_uploaded_and_public_only_if_asked(plan, stub, monkeypatch):
     assert upload.upload_lora(plan()).endswith(f"/{REPOSITORY}")
     assert stub.commits == [(REPOSITORY, OWN_FILES, "Upload a")]
+    stub.repositories[REPOSITORY][1].extend(OWN_FILES)
+    upload.upload_lora(plan())  # the card may have been edited on the Hub
+    assert stub.commits[1][1] == [file for file in OWN_FILES if file != "README.md"]
     assert stub.repositories.pop(REPOSITORY)[0] is True  # private
     upload.upload_lora(plan(public=True))
     assert stub.repositories.pop(REPOSITORY)[0] is False

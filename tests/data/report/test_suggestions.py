@@ -8,6 +8,7 @@ import re
 import pytest
 from training_pro.core.host import DeviceMemory, ModelCard
 from training_pro.data.report import MemoryModel, suggest_settings
+from training_pro.data.report.estimates import check_memory
 from training_pro.settings.parsing import training_settings
 from training_pro.tests.conftest import ROOT
 from training_pro.tests.data.report.test_memory_estimate import FakeExamples
@@ -44,7 +45,7 @@ def changes(run: tuple) -> dict[str, object]:
         ({"examples": 3000, "save_every": 1}, {"save_every": 75}),
         ({"save_each_epoch": False, "backup_minutes": 0}, {"save_every": 25}),
         ({"max_steps": 5}, {}),
-        ({"length": 8000, "free": 10**9}, {"gradient_checkpointing": "offload"}),  # not even one example fits
+        ({"length": 8000, "free": 10**9}, {}),  # not even one example fits
         ({"rslora": True}, {"learning_rate": 4e-5}),  # it acts 5.7 times as strongly
         ({"rslora": True, "learning_rate": 4e-5}, {}),
         ({"examples": 100_000, "max_steps": 1000}, {"save_every": 200, "rank": 64}),
@@ -60,6 +61,15 @@ def test_a_rank_with_fewer_weights_than_trained_tokens_is_raised_at_the_same_str
     rank, alpha = changed["rank"], changed["alpha"]
     assert rank > 8 and alpha / rank == 2
     assert changes(facts(rank=8, alpha=16, tokens=10**12))["rank"] == 128
+
+
+def test_an_example_that_does_not_fit_alone_is_told_with_what_saves_memory():
+    settings, _, memory, _ = facts(length=8000, free=10**9)
+    (told,) = check_memory(memory, settings)
+    assert "no room for the longest example" in told.text and "Gradient checkpointing offload (saves" in told.text
+    for free in (0, 2 * 10**9, 10**11):  # unknown, room for a smaller batch, and for all
+        settings, _, memory, _ = facts(length=8000, free=free)
+        assert [*check_memory(memory, settings)] == []
 
 
 def test_what_check_says_of_measurements_is_in_the_measurements():
