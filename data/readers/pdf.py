@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, BinaryIO
 
 from ...core.errors import DataError
@@ -16,6 +17,7 @@ from .documents import Paragraph
 
 MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
+MIN_TITLE_CHARS = 5  # without spaces: of a part of a title in the outline, and of its number
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 # Text layers of scans have a space behind each word.
@@ -38,9 +40,12 @@ def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, .
                 f"{name} has only images and no text ({format_count(len(pages), 'page')}). Run it through a text "
                 "recognition (OCR) program first."
             )
-        chapters = {entry[2] - 1 for entry in document.get_toc() if entry[0] == 1}
-        if len(chapters) < 2:  # a title alone divides nothing
-            chapters = set()
+        chapters = defaultdict[int, list[str]](list)  # the titles that begin on each page
+        for level, title, page, *_ in document.get_toc():
+            if level == 1:
+                chapters[page - 1].append(title)
+        if sum(map(len, chapters.values())) < 2:  # a title alone divides nothing
+            chapters.clear()
         repaired = (
             f"{name} is damaged. Its text was recovered as far as possible, and the file was not changed. Check "
             "that no text is missing."
@@ -71,7 +76,7 @@ def _remove_running_heads(pages: Sequence[list[str]]) -> list[list[str]]:
     ]
 
 
-def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Paragraph]:
+def _join_blocks(pages: Sequence[list[str]], chapters: Mapping[int, Sequence[str]]) -> Iterator[Paragraph]:
     """Blocks as paragraphs; a paragraph that continues on the next page is joined."""
     words = find_words(block for page in pages for block in page)
 
@@ -80,9 +85,12 @@ def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Par
 
     pending: Paragraph | None = None
     for number, page in enumerate(pages):
+        begins = _chapter_starts(page, chapters.get(number, ()))
         for position, block in enumerate(page):
             text = re.sub(r"\s+", " ", join_unspaced(HYPHENATED.sub(whole, block.strip()))).strip()
-            starts_chapter = number in chapters and not position
+            starts_chapter = position in begins
+            if number in chapters and not begins and not position:  # no title is on the page: at its top
+                starts_chapter = not pending or not _is_continued(pending.text, text)
             if pending and not position and not starts_chapter and _is_continued(pending.text, text):
                 joined = HYPHENATED.sub(whole, f"{pending.text}\n{text}")
                 if "\n" in joined:
@@ -94,6 +102,22 @@ def _join_blocks(pages: Sequence[list[str]], chapters: set[int]) -> Iterator[Par
             pending = Paragraph(text, 0, starts_chapter)
     if pending:
         yield pending
+
+
+def _chapter_starts(page: Sequence[str], titles: Sequence[str]) -> set[int]:
+    """The blocks of a page that begin with these titles of the outline, which may have a number more or less."""
+    blocks = [re.sub(r"[\W_]+", "", block).casefold() for block in page]
+    found = set[int]()
+    for title in (re.sub(r"[\W_]+", "", title).casefold() for title in titles):
+        lengths = range(min(len(title), MIN_TITLE_CHARS), len(title) + MIN_TITLE_CHARS)
+        places = (
+            n for n, block in enumerate(blocks) if len(block) in lengths and (block in title or title in block)
+        )
+        for place in islice(places, 1):
+            # "Chapter 2" stands above its title.
+            has_head = place and re.search("[a-z]", blocks[place - 1]) and len(blocks[place - 1]) < MIN_PROSE_CHARS
+            found.add(place - bool(has_head and not page[place - 1].rstrip().endswith(SENTENCE_ENDINGS)))
+    return found
 
 
 def _is_continued(text: str, following: str) -> bool:

@@ -210,7 +210,7 @@ def _chat_schema(names: tuple[str, ...], system: str, reason: str) -> RowSchema:
     """Lists of messages, in one column or in the two columns prompt and completion."""
 
     def read(row: Mapping[str, Any]) -> Chat:
-        messages = [message for name in names for message in _read_messages(row, name)]
+        messages = [message for name in names for message in read_messages(row, name)]
         if not any(message.role == "assistant" for message in messages):
             raise BadRowError("has no message from the assistant (role 'assistant', or 'gpt' under 'from').")
         own = _value(row, "system")
@@ -264,7 +264,7 @@ def parse_list(value: Any) -> Any:
     return value
 
 
-def _read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
+def read_messages(columns: Mapping[str, Any], name: str) -> Iterator[Message]:
     """Read the messages of a column, in OpenAI's format (role, content) or ShareGPT's (from, value)."""
     listed = _value(columns, name)
     if isinstance(listed, str) and name in (prompt for prompt, _ in json_rows.COMPLETION_PAIRS):

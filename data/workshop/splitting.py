@@ -13,6 +13,7 @@ from ...core.errors import DataError
 from ...core.files import new_files
 from ..likeness import SIMILARITY, Likeness, exact_key, join_groups
 from ..readers import json_rows
+from ..rows.row_schema import read_messages
 from ..split import choose_parts
 from .cleaning import Cleaned
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, is_hard_cut, write_records
@@ -147,8 +148,12 @@ def to_form(record: Record, form: Form) -> Mapping[str, Any] | str:
         return {"text": "\n\n".join(text for _, text in said)}
     if not texts["assistant"]:
         return "without a reply"
-    if form == "messages" and isinstance(record.columns.get("messages"), list):
+    chat = next((name for name in json_rows.CHAT_COLUMNS if isinstance(record.columns.get(name), list)), None)
+    if form == "messages" and chat:  # with all that a message has besides its words, such as the call of a tool
         kept = {key: record.columns[key] for key in ("messages", "tools") if key in record.columns}
+        if chat != "messages":
+            read = read_messages(record.columns, chat)
+            kept["messages"] = [{**m.fields, **({} if m.learned is None else {"train": m.learned})} for m in read]
         if said[0][0] == "system" and len(spots[0].where) == 1:
             kept["messages"] = [{"role": "system", "content": said[0][1]}, *kept["messages"]]
         return kept

@@ -60,6 +60,22 @@ def test_rows_without_a_reply_are_left_out_of_chats_and_preferences_are_refused(
         convert_dataset(Dataset(path), "messages", tmp_path / "pairs.jsonl")
 
 
+def test_messages_keep_what_a_run_reads_of_them_besides_their_words(tmp_path):
+    call = {"from": "gpt", "value": None, "tool_calls": [{"function": {"name": "find", "arguments": {}}}]}
+    talk = [{"from": "human", "value": "Hi"}, call, {"from": "gpt", "value": "No.", "weight": 0}]
+    path = rows_file(
+        tmp_path,
+        {
+            "conversations": [*talk, {"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}],
+            "tools": [{"name": "find"}],
+        },
+    )
+    assert convert_dataset(Dataset(path), "messages", tmp_path / "chats.jsonl").kept == 1
+    row = json.loads((tmp_path / "chats.jsonl").read_text(encoding="utf-8"))
+    assert row["tools"] == [{"name": "find"}] and row["messages"][1]["tool_calls"] == call["tool_calls"]
+    assert [message.get("train") for message in row["messages"]] == [None, None, False, None, None]
+
+
 def test_a_cleaned_copy_has_no_column_as_it_was(tmp_path):
     named = training_settings({"name": "a", "data": ["a"], "columns": "instruction=Frage output=Antwort"})
     path = rows_file(tmp_path, {"Frage": "Who?", "Antwort": "It is me. I am John Doe.", "output": "old"})

@@ -170,6 +170,14 @@ def test_a_pdf_without_its_running_heads_and_with_its_words_joined(tmp_path):
         page.insert_text((20, 290), f"- {number} -")
     document.set_toc([[1, "One", 1], [1, "Two", 3]])
     document.save(tmp_path / "a.pdf")
+    heads = {(1, 90): "Chapter 2", (1, 120): "The Storm", (1, 150): "Rain fell."}
+    for (page, height), words in heads.items():
+        document[page].insert_text((20, height), words)
+    document.set_toc([[1, "One", 1], [1, "2. The Storm", 2]])  # its page begins inside a sentence
+    document.save(tmp_path / "b.pdf")
+    chapters = read_text(tmp_path / "b.pdf").split(CUT)
+    assert len(chapters) == 2 and chapters[0].startswith("It was a long journey, and the road went on. It ended.")
+    assert chapters[1].startswith("Chapter 2\n\nThe Storm\n\nRain fell.")
     expected = "It was a long journey, and the road went on. It ended.{}A well-known one.\n\n"
     expected += "A well-known end of pre- and post-war days."
     assert read_text(tmp_path / "a.pdf") == expected.format(CUT)
