@@ -191,14 +191,18 @@ def _map(asked: Asked) -> int:
     if not args.model:
         raise DataError("map needs --model to draw a map, or --keep and --out to write a share of a map.")
     args.out = args.out or path.name + unsupported.MAP_SUFFIX
-    work = partial(options.make_engine(args).draw_map, MapRequest(str(path), asked.out, asked.rows), asked.host)
-    job = options.run_job("map", f"Map of {args.data}", asked.host, work)
-    if job.end is None or job.end.outcome != "finished":
-        return options.exit_code(job)
+    words = f"Remove {asked.out} to draw it anew."
+    if not asked.out.exists():
+        request = MapRequest(str(path), asked.out, asked.rows)
+        work = partial(options.make_engine(args).draw_map, request, asked.host)
+        job = options.run_job("map", f"Map of {args.data}", asked.host, work)
+        if job.end is None or job.end.outcome != "finished":
+            return options.exit_code(job)
+        words = f"Written: {asked.out}"
     topic_map = mapping.read_map(asked.out)
     clusters = {number: {"name": name, "rows": count} for number, (name, count) in topic_map.clusters.items()}
     print(dump_json(clusters) if args.json else "\n".join(topic_map.lines()))
-    options.say(f"Written: {asked.out}")
+    options.say(words)
     return 0
 
 

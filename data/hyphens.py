@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 WORD = re.compile(r"\w+(?:-\w+)*")
 LAST_WORD = re.compile(r"(\w+(?:-\w+)*)-?$")
 # "Vor- und Nachteile", "nineteenth- and twentieth-century": the hyphen stands for the end of the second word.
-SUSPENDED = re.compile(r"(?:und|oder|bzw|and|or|to)\b")
+SUSPENDED = re.compile(r"(?:und|oder|bzw|and)\b")
 DIVIDED = re.compile(r"\w[-\u2010]\s*\n")
 
 

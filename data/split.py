@@ -202,18 +202,21 @@ def choose_parts(
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, content in enumerate(contents):
         groups[content].append(number)
-    order, total = [group for group in groups.values() if len(group) < len(contents)], sum(sizes)
+    order, total = list(groups.values()), sum(sizes)
     rng.shuffle(order)
     chosen: set[int] = set()
     size_so_far = 0
-    for group in order:
+    # One that is most of the data is held out only where there is no other.
+    usual = [group for group in order if sum(sizes[number] for number in group) <= max(share, 0.5) * total]
+    for group in usual or order:
         size = sum(sizes[number] for number in group)
-        # Left out where the share is missed by more with it than without it.
+        # Left out where the share is missed by more with it than without it, once there is about half of it.
         overshoots = size_so_far + size - share * total > share * total - size_so_far
-        if not overshoots and len(chosen) + len(group) < len(contents):
-            chosen.update(group)
-            size_so_far += size
-    return chosen or set(min(order, key=lambda group: sum(sizes[number] for number in group), default=()))
+        if (2 * size_so_far >= share * total and overshoots) or len(chosen) + len(group) == len(contents):
+            continue
+        chosen.update(group)
+        size_so_far += size
+    return chosen
 
 
 def _words(text: str) -> list[str]:

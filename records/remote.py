@@ -39,7 +39,7 @@ from ..core.version import VERSION
 from ..settings.definitions import TrainingSettings
 from ..settings.files import as_file
 from ..settings.live_settings import RATE_FACTOR, LiveSettings
-from .folder import RunFolder, is_in_progress
+from .folder import RunFolder, is_in_progress, loras, refuse_in_progress
 
 LOOK_SECONDS = 0.25
 REQUEST_SUFFIX = ".request"
@@ -267,8 +267,12 @@ def write_portable_run(
         sources[folders.pairs.relative_to(folders.user_data)] = folders.pairs
     if settings.what.if_exists == "continue":
         run = folders.output_folder(full_finetune=settings.lora.whole_model) / settings.what.name
-        if run.is_dir():  # with its checkpoints, from which it goes on
-            sources[Path("models" if settings.lora.whole_model else "loras", run.name)] = run
+        refuse_in_progress(run.name, folders)
+        is_done = loras.run_status(run) == "finished"  # else it goes on from its checkpoints
+        for item in run.glob("adapter_*" if is_done else "*"):
+            if not item.name.endswith(files.PART_SUFFIX):
+                place = Path("models" if settings.lora.whole_model else "loras", run.name, item.name)
+                sources[place] = item
 
     requirements = ""
     for package in PACKAGES:

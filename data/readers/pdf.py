@@ -21,7 +21,7 @@ MIN_TITLE_CHARS = 5  # without spaces: of a part of a title in the outline, and 
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
 SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
 # Text layers of scans have a space behind each word.
-HYPHENATED = re.compile(rf"([\w-]*\w)[-\u00ad\u2010][ \t]*\n(?!{SUSPENDED.pattern})(?=([a-zß-öø-ÿ]\w*))")
+HYPHENATED = re.compile(r"([\w-]*\w)[-\u00ad\u2010][ \t]*\n(?=([a-zß-öø-ÿ]\w*))")
 
 
 def read_pdf(stream: BinaryIO, name: str) -> tuple[list[Paragraph], tuple[str, ...]]:
@@ -81,7 +81,10 @@ def _join_blocks(pages: Sequence[list[str]], chapters: Mapping[int, Sequence[str
     words = find_words(block for page in pages for block in page)
 
     def whole(part: re.Match[str]) -> str:
-        return part[1] + ("-" if has_hyphen(part[1], part[2], words) else "")
+        is_known = has_hyphen(part[1], part[2], words)
+        if is_known is None and SUSPENDED.match(part[2]):
+            return part[0]
+        return part[1] + ("-" if is_known else "")
 
     pending: Paragraph | None = None
     for number, page in enumerate(pages):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ...chunking import Ids
 from ...core.errors import DataError
 from ...core.files import read_small_file, safe_paths, usable_entries
 from ...core.host import Folders
@@ -258,7 +259,7 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
         return None
     with suppress(ValueError):
         whole = template.render([*asked, {"role": "assistant", "content": PLACEHOLDER}], (), opening=False)
-        shared = text[: common_prefix_length(text, whole)]
+        shared = text[: common_prefix_length(text, whole)].removesuffix("<")
         if PLACEHOLDER in shared:  # where a template begins a thought that its replies don't have
             text = shared
         has_prompt = text != template.render(asked, (), opening=False) and whole.startswith(text)
@@ -284,7 +285,12 @@ def chat_prompt_style(tokenizer: Tokenizer, bos: int | None, system: str = "") -
 def reply_lead(tokenizer: Tokenizer) -> list[int]:
     """What the template begins each reply with, such as an empty thought; usually nothing."""
     style = chat_prompt_style(tokenizer, None)
-    return tokenizer.encode_marked([style.lead])[0].ids.tolist() if style and style.lead else []
+    if style is None or not style.lead:
+        return []
+    opening = f"{style.before}{style.after}"
+    encoded = tokenizer.encode_marked([opening + style.lead])[0]  # a token may begin before it, as in a row
+    lead: Ids = encoded.ids[encoded.starts >= len(opening)]
+    return lead.tolist()
 
 
 def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:

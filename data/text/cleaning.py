@@ -162,9 +162,10 @@ def find_boilerplate(text: str, menus: Spans = (), *, begins_file: bool = True) 
 
 def remove_boilerplate(text: str, parts: Sequence[Boilerplate]) -> str:
     """Return the text without these stretches. What a page heading divided is joined again."""
-    kept, place = [], 0
+    kept, place = list[str](), 0
     for part in parts:
-        before, place = text[place : part.start], part.end
+        before = (kept.pop() if kept and place == part.start else "") + text[place : part.start]
+        place = part.end
         if part.kind in INSIDE_THE_TEXT:
             gap = SPACES.match(text, place)[0]  # type: ignore[index]  # it matches nothing too
             place += len(gap)
@@ -353,9 +354,10 @@ def _join_lines(lines: Lines, width: int, words: Collection[str]) -> str:
         if joined[number]:
             line, next_line = line.rstrip(), lines.texts[number + 1].lstrip()
             # Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces.
-            is_divided = HYPHENATED.search(line) and not SUSPENDED.match(next_line)
+            is_known = has_hyphen(line, next_line, words) if line.endswith("-") else None
+            is_divided = HYPHENATED.search(line) and not (is_known is None and SUSPENDED.match(next_line))
             gap = "" if is_divided else joint(line, next_line)
-            if line.endswith("-") and has_hyphen(line, next_line, words) is False:
+            if is_known is False:
                 line = line[:-1]
             pieces += [line, gap]
         else:

@@ -215,9 +215,9 @@ def _train_segment(
         monitor = MachineMonitor(base.device, job.log)
         callback = RunCallback(run_plan, state, start, model, capabilities, sums, monitor, job)
         samples = SampleCallback(run_plan, callback.step_log, host, job, state.step)
-        exam = ExamCallback(run_plan, callback.step_log, host, job)
         if first:
             _announce(run_plan, state, callback, compute_dtype(base), capabilities, job)
+        exam = ExamCallback(run_plan, callback.step_log, host, job)
         job.log.append(Stage(text="Training", kind=StageKind.TRAINING))
 
         # Whatever the Trainer and its callback need was created above and is passed in, and the result has no

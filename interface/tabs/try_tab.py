@@ -129,7 +129,7 @@ class TryTab:
         if prompt and prompt != inputs[self._suggestion]:
             return gr.update(), gr.update(), gr.update()
         if prompt == suggestion:  # nothing is sent to the box, because the user may be typing a prompt meanwhile
-            return gr.update(), as_chat, gr.update()
+            return gr.update(), gr.update() if prompt else as_chat, gr.update()
         return suggestion, as_chat, suggestion
 
     async def _on_answer(self, inputs: Mapping[Any, Any]) -> AsyncIterator[dict[Any, Any]]:

@@ -269,8 +269,8 @@ class ProbePanel:
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
             for event in events:
-                if isinstance(event, Stage):  # before it, Check says what it says in its own report
-                    told.clear()
+                if isinstance(event, Stage) and event.text == "Preparing the model":
+                    told.clear()  # until then it is what Check says in its own report
                 elif isinstance(event, Advice):
                     told.append(event.text)
         if probed is None and told:

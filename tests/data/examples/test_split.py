@@ -253,11 +253,19 @@ def test_a_thought_that_only_the_prompt_begins_is_not_asked_for():
     assert (style.after, style.lead) == ("<|im_end|>[assistant]", "")
 
 
-@pytest.mark.parametrize(("sizes", "chosen"), [([80, 10, 10], 10), ([90, 10], 10), ([10] * 10, 10)])
-def test_one_large_part_is_not_held_out_for_a_small_share(sizes, chosen):
-    for seed in range(10):
-        parts = choose_parts(range(len(sizes)), sizes, 0.1, np.random.default_rng(seed))
-        assert sum(sizes[part] for part in parts) == chosen
+@pytest.mark.parametrize(
+    ("sizes", "share", "least", "most"),
+    [
+        ([80, 10, 10], 0.1, 10, 10),
+        ([90, 10], 0.1, 10, 10),
+        ([10] * 10, 0.1, 10, 10),
+        ([1, *[100] * 9], 0.05, 100, 101),  # not the title page alone
+    ],
+)
+def test_neither_the_largest_part_nor_a_title_page_is_held_out_for_a_small_share(sizes, share, least, most):
+    chosen = [choose_parts(range(len(sizes)), sizes, share, np.random.default_rng(seed)) for seed in range(10)]
+    assert {least <= sum(sizes[part] for part in parts) <= most for parts in chosen} == {True}
+    assert len(set(map(frozenset, chosen))) > 1 or len(sizes) == 2  # at random
 
 
 def test_data_without_a_passage_give_none(tmp_path):

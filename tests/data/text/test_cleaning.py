@@ -116,6 +116,8 @@ def test_illustration_marks_and_the_description():
     # The longer gap stays: a hard cut may be before the mark or behind it.
     for tail in ("home.\n\n[Illustration]\n\n\n\n\nII", "home.\n\n\n\n\n[Illustration]\n\nII"):
         assert without(f"We came {tail}") == "We came home.\n\n\n\n\nII"
+    pictures = "We came home.\n\n[Illustration: A]\n\n[Illustration: B]\n\nThen we left."
+    assert without(pictures) == "We came home.\n\nThen we left."
     titles = ["The River", "A Boat", "Night", "The Mill", "Home"]
     table = "Contents\n\n" + "\n".join(f"{title}\t{page}" for page, title in enumerate(titles, 3))
     assert kinds(table + "\n\n" + "\n\n".join(f"{title}\n\nSome words." for title in titles)) == [
