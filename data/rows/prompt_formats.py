@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ...chunking import Ids
 from ...core.errors import DataError
 from ...core.files import read_small_file, safe_paths, usable_entries
 from ...core.host import Folders
@@ -289,8 +288,8 @@ def reply_lead(tokenizer: Tokenizer) -> list[int]:
         return []
     opening = f"{style.before}{style.after}"
     encoded = tokenizer.encode_marked([opening + style.lead])[0]  # a token may begin before it, as in a row
-    lead: Ids = encoded.ids[encoded.starts >= len(opening)]
-    return lead.tolist()
+    lead: list[int] = encoded.ids[encoded.starts >= len(opening)].tolist()
+    return lead
 
 
 def _with_common_system(style: PromptStyle, tokenizer: Tokenizer, examples: Examples) -> PromptStyle:

@@ -11,11 +11,12 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 from training_pro.core import own_environment
-from training_pro.core.host import ModelStatus
+from training_pro.core.host import ModelStatus, OwnProcess
 from training_pro.core.jobs import Session
 from training_pro.interface.base import PageContext
 from training_pro.interface.tabs import RunsTab
@@ -30,6 +31,7 @@ State = own_environment.State
 @dataclass
 class Portable(FakeHost):
     owns_process: bool = False
+    own_process: OwnProcess | None = OwnProcess(Path("python"), "m")  # noqa: RUF009  # frozen
     problem: str = "This webui does not include torch."
 
     def model_status(self):
@@ -99,7 +101,11 @@ def test_it_says_what_is_needed_makes_it_repairs_it_and_removes_it(page, context
     assert first["setup"]["visible"] and find().state is State.MISSING
     assert "Enter for example cu126" in page.press("setup-go", setup_torch="../wheel.whl")["setup-refused"]
     planned = page.press("setup-go", setup_torch="")
-    assert "To install: 14 packages, " in planned["setup-said"] and "trained on the CPU" in planned["setup-said"]
+    count = sum(len(own_environment.read_pins(name)) for name in own_environment.TRAIN_LISTS)
+    assert (
+        f"To install: {count} packages, " in planned["setup-said"]
+        and "trained on the CPU" in planned["setup-said"]
+    )
     assert planned["setup-go"]["value"] == "Download and install" and find().state is State.INCOMPLETE
     # A stop while pip or a download is at work ends the process; the setup goes on from there.
     Slow.go_on.clear()
