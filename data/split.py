@@ -7,6 +7,7 @@ words stay on one side, so that nothing that is learned is also measured.
 from __future__ import annotations
 
 import re
+import statistics
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -206,10 +207,11 @@ def choose_parts(
     rng.shuffle(order)
     chosen: set[int] = set()
     size_so_far = 0
-    # One that is most of the data is held out only where there is no other.
-    usual = [group for group in order if sum(sizes[number] for number in group) <= max(share, 0.5) * total]
-    for group in usual or order:
-        size = sum(sizes[number] for number in group)
+    of_groups = [sum(sizes[number] for number in group) for group in order]
+    limit = max(2 * share * total, statistics.median(of_groups or [0]))
+    for group, size in zip(order, of_groups, strict=True):
+        if size > limit:  # it would be most of the data
+            continue
         # Left out where the share is missed by more with it than without it, once there is about half of it.
         overshoots = size_so_far + size - share * total > share * total - size_so_far
         if (2 * size_so_far >= share * total and overshoots) or len(chosen) + len(group) == len(contents):

@@ -268,7 +268,8 @@ def write_portable_run(
     if settings.what.if_exists == "continue":
         run = folders.output_folder(full_finetune=settings.lora.whole_model) / settings.what.name
         refuse_in_progress(run.name, folders)
-        is_done = loras.run_status(run) == "finished"  # else it goes on from its checkpoints
+        # As a run here would: from the finished LoRA, or else from its checkpoints.
+        is_done = loras.has_lora(run) and loras.run_status(run) == "finished"
         for item in run.glob("adapter_*" if is_done else "*"):
             if not item.name.endswith(files.PART_SUFFIX):
                 place = Path("models" if settings.lora.whole_model else "loras", run.name, item.name)

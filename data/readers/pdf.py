@@ -19,7 +19,7 @@ MIN_PAGES = 4  # fewer are not searched for running headers and footers
 MIN_PROSE_CHARS = 60  # of a paragraph; headings and captions are shorter
 MIN_TITLE_CHARS = 5  # without spaces: of a part of a title in the outline, and of its number
 MIN_UNSPACED_CHARS = 30  # of a paragraph in Chinese or Japanese
-SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]")
+SENTENCE_ENDINGS = tuple(".!?…:;\"'”’»)]。！？」』")
 # Text layers of scans have a space behind each word.
 HYPHENATED = re.compile(r"([\w-]*\w)[-\u00ad\u2010][ \t]*\n(?=([a-zß-öø-ÿ]\w*))")
 
@@ -118,7 +118,9 @@ def _chapter_starts(page: Sequence[str], titles: Sequence[str]) -> set[int]:
         )
         for place in islice(places, 1):
             # "Chapter 2" stands above its title.
-            has_head = place and re.search("[a-z]", blocks[place - 1]) and len(blocks[place - 1]) < MIN_PROSE_CHARS
+            has_head = (
+                place and re.search(r"[^\W\d_]", blocks[place - 1]) and len(blocks[place - 1]) < MIN_PROSE_CHARS
+            )
             found.add(place - bool(has_head and not page[place - 1].rstrip().endswith(SENTENCE_ENDINGS)))
     return found
 

@@ -87,6 +87,7 @@ MIN_PAGES, MAX_SPREAD = 30, 0.5  # page numbers, and how much the lengths of pag
 MIN_WIDTH = 0.75  # of the usual width; a shorter line does not end because the next word did not fit
 CELLS = re.compile(r"\S(?: {4,}|\t)\S")  # a row of a table
 HYPHENATED = re.compile(r"\w(?:-{1,2}|[‐–—])$")
+HYPHEN_AT_END = re.compile(r"\w[-‐]$")  # no dash
 
 Spans = Sequence[tuple[int, int]]
 
@@ -164,7 +165,7 @@ def remove_boilerplate(text: str, parts: Sequence[Boilerplate]) -> str:
     """Return the text without these stretches. What a page heading divided is joined again."""
     kept, place = list[str](), 0
     for part in parts:
-        before = (kept.pop() if kept and place == part.start else "") + text[place : part.start]
+        before = (kept.pop() if kept and place >= part.start else "") + text[place : part.start]
         place = part.end
         if part.kind in INSIDE_THE_TEXT:
             gap = SPACES.match(text, place)[0]  # type: ignore[index]  # it matches nothing too
@@ -355,7 +356,8 @@ def _join_lines(lines: Lines, width: int, words: Collection[str]) -> str:
             line, next_line = line.rstrip(), lines.texts[number + 1].lstrip()
             # Nothing behind a hyphen or a dash inside a word, and in scripts that are written without spaces.
             is_known = has_hyphen(line, next_line, words) if line.endswith("-") else None
-            is_divided = HYPHENATED.search(line) and not (is_known is None and SUSPENDED.match(next_line))
+            is_suspended = HYPHEN_AT_END.search(line) and is_known is None and SUSPENDED.match(next_line)
+            is_divided = HYPHENATED.search(line) and not is_suspended
             gap = "" if is_divided else joint(line, next_line)
             if is_known is False:
                 line = line[:-1]

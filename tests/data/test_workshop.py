@@ -65,6 +65,7 @@ def test_messages_keep_what_a_run_reads_of_them_besides_their_words(tmp_path):
     talk = [{"from": "human", "value": "Hi"}, call, {"from": "gpt", "value": "No.", "weight": 0}]
     path = rows_file(
         tmp_path,
+        {"conversations": [*talk, {"from": "gpt", "value": ""}]},  # a run can't read this one
         {
             "conversations": [*talk, {"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}],
             "tools": [{"name": "find"}],

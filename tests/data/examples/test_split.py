@@ -260,6 +260,7 @@ def test_a_thought_that_only_the_prompt_begins_is_not_asked_for():
         ([90, 10], 0.1, 10, 10),
         ([10] * 10, 0.1, 10, 10),
         ([1, *[100] * 9], 0.05, 100, 101),  # not the title page alone
+        ([160, *[1] * 200], 0.1, 30, 40),
     ],
 )
 def test_neither_the_largest_part_nor_a_title_page_is_held_out_for_a_small_share(sizes, share, least, most):
