@@ -222,7 +222,7 @@ WITHOUT = {
 @pytest.mark.parametrize("rule", [by_day(rule, rule.keys[0]) for rule in rules.TABLE])
 def test_what_check_calls_without_effect_has_none(shared, trace, rule):
     """All settings of the rule at once, at other values: the same run to the bit."""
-    elsewhere = {"run_name": "my run", "eval_batch_size": 2, "preferences": "columns"}
+    elsewhere = {"run_name": "my run", "eval_batch_size": 2, "preferences": "columns", "test_at_end": True}
     others = WITHOUT[rule.keys[0]]
     asked = {key: CASES[key][0] if key in CASES else elsewhere[key] for key in rule.keys}
     assert trace({**others, **asked}) == trace(others)

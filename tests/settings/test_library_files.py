@@ -106,7 +106,7 @@ def test_the_config_of_a_lora_is_a_preset_that_trains_the_same_lora(place, lora,
     theirs, ours = (json.loads((at / "adapter_config.json").read_text("utf-8")) for at in (lora, place.lora("b")))
     assert ours == theirs and ours["lora_alpha"] == 8
     assert train(place, "--preset", str(lora / "training_parameters.json")) == 1
-    assert "a preset does not set data, if_exists, name" in capsys.readouterr().err
+    assert "a preset does not set data, name" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -107,4 +107,5 @@ def test_resuming_from_an_earlier_checkpoint_moves_the_later_ones_into_a_backup(
     place.train(**more, epochs=3, resume="checkpoint-2", job=job)
     assert next(event.first_step for event in job.log.since(0) if isinstance(event, RunPlanned)) == 2
     later = sorted(path.name for path in (place.lora() / TODAY).iterdir())
-    assert later == ["checkpoint-4-epoch-1", "checkpoint-6", "checkpoint-8-epoch-2"]
+    finished = ["adapter_config.json", "adapter_model.safetensors"]  # its last step may have no checkpoint
+    assert later == [*finished, "checkpoint-4-epoch-1", "checkpoint-6", "checkpoint-8-epoch-2"]
