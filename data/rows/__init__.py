@@ -19,10 +19,12 @@ from .prompt_formats import reply_lead as reply_lead
 from .row_dataset import RowDataset as RowDataset
 from .row_dataset import load_row_dataset as load_row_dataset
 from .row_schema import ROLES as ROLES
+from .row_schema import BadRowError as BadRowError
 from .row_schema import RowSchema as RowSchema
 from .row_schema import decisive_rows as decisive_rows
 from .row_schema import detect_schema as detect_schema
 from .row_schema import parse_list as parse_list
+from .row_schema import read_messages as read_messages
 from .text_quality import MOJIBAKE as MOJIBAKE
 from .text_quality import inspect_texts as inspect_texts
 from .text_quality import load_refusal_phrases as load_refusal_phrases

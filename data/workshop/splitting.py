@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ...core.files import new_files
 from ..likeness import SIMILARITY, Likeness, exact_key, join_groups
 from ..readers import json_rows
-from ..rows.row_schema import BadRowError, read_messages
+from ..rows import BadRowError, read_messages
 from ..split import choose_parts
 from .cleaning import Cleaned
 from .records import HARD_CUT, Dataset, Record, Spot, as_rows, check_ending, is_hard_cut, write_records
