@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -88,12 +89,12 @@ def _has_libraries(modules: Sequence[str]) -> bool:
 
 def run_program(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
     """Run a program in the foreground and return its exit code; it receives and handles Ctrl+C itself."""
-    with subprocess.Popen(command, cwd=cwd, env=env) as child:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue
+    # An exception may come just when the child has ended, and its exit code would be lost. The child has its own.
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.call(command, cwd=cwd, env=env)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def say(text: str) -> None:
