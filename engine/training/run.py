@@ -106,8 +106,7 @@ def train(settings: TrainingSettings, host: Host, job: Job, folder: RunFolder) -
                 steps = f"{done} steps are done, but the settings ask for {planned}"
             text, more = f"'{folder.name}' is finished: {steps}.", "increase Epochs, or Max steps if it is set."
             if reason := run_files.read_log(folder.path).get("ended_because"):
-                text = f"{text} It ended because {reason}."
-                more = more if "as requested" in reason else "change that rule."
+                text, more = f"{text} It ended because {reason}.", f"change that rule. If it is no setting, {more}"
             text = f"{text} To train more, {more}"
             return JobEnded(outcome="finished", text=text, folder=folder.path)
 

@@ -269,8 +269,8 @@ class ProbePanel:
             yield {self._result: message}
             probed = next((event for event in events if isinstance(event, ProbeDone)), probed)
             for event in events:
-                if isinstance(event, Stage) and event.text == "Preparing the model":
-                    told.clear()  # until then it is what Check says in its own report
+                if isinstance(event, Stage):  # what the test itself has to say comes after the last one
+                    told.clear()
                 elif isinstance(event, Advice):
                     told.append(event.text)
         if probed is None and told:

@@ -233,6 +233,7 @@ def keep_run(run: CrashedRun, folders: Folders) -> Path:
         "current_steps": checkpoint.step,
         "ended": "stopped",
         "ended_because": f"the run crashed, and {checkpoint.folder.name} was kept",
+        "kept_after_crash": True,
         "steps": run.steps or checkpoint.step,
     }
     # The log says that the run has ended, so it is written last: until then, this can be done anew after a kill.

@@ -140,8 +140,7 @@ def plan_upload(
     files.append(UploadFile(CARD, _model_card(folder, repository, config).encode()))
     logs = [run_files.read_log(place) for place in (folder, run_files.run_folder_of(folder))]
     # A run that crashed and was kept does not know its data.
-    crashed = any(str(log.get("ended_because")).startswith("the run crashed") for log in logs)
-    is_private = crashed or any(log.get("data", {}).get("private") for log in logs)
+    is_private = any(log.get("kept_after_crash") or log.get("data", {}).get("private") for log in logs)
     left_out = tuple(extra for extra in also if is_private and extra in run_files.RECORDS)
     for extra in (extra for extra in also if extra not in left_out):
         path = safe_paths.child(folder, extra, "File")

@@ -90,6 +90,7 @@ class RunLog(TypedDict, total=False):
     epoch: float | None
     ended: Literal["finished", "stopped", "failed"] | None  # None if it crashed
     ended_because: str | None
+    kept_after_crash: bool
     ended_at: str | None
     verdict: Mapping[str, Any] | None
     recall: list[RecallMeasured]

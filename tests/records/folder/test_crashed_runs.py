@@ -4,7 +4,7 @@ import time
 
 import pytest
 from training_pro.core.jobs import Step
-from training_pro.records.folder import hold_run_lock, inventory, loras
+from training_pro.records.folder import hold_run_lock, inventory, loras, plan_upload, run_files
 from training_pro.tests.tiny import read_tree, watched_job
 
 RUN = {"epochs": 2, "save_every": 3, "save_each_epoch": False, "sample_every": "never"}
@@ -32,6 +32,9 @@ def test_it_is_found_with_what_was_lost_and_when_kept_its_last_checkpoint_become
     with hold_run_lock("a", place.folders):
         assert inventory.find_crashed_runs(place.folders) == []
     inventory.keep_run(run, place.folders)
+    # Which data it had is unknown, so its records are not uploaded.
+    upload = plan_upload(run.folder, run.name, "me/a", also=[run_files.LOG])
+    assert run_files.LOG not in [file.name for file in upload.files]
     assert place.weights() == (place.lora() / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
     assert (loras.run_status(place.lora()), inventory.find_crashed_runs(place.folders)) == ("stopped", [])
     assert not (place.lora() / ".part").exists()
